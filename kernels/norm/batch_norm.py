@@ -1,10 +1,10 @@
-"""Batch normalization of maps [N, ..., C] (Ioffe and Szegedy 2015): statistics, and what they make.
+"""Batch normalization of maps [N, ..., C] (Ioffe and Szegedy 2015): statistics and outputs.
 
-In training the moments of slices of rows (mean, and sum of squares about it) merge, in a fixed
-order, to those of the batch. Sums are taken about the mean of a slice's first rows: of n rows, of
-which it is that of f, the deviation of the slice's own mean is at most sqrt(n / f) of the standard
-one, so that nothing cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(variance + eps), and
-the variance without bias, which running statistics take.
+In training the moments of slices of rows, mean and sum of squares about it, are merged in a fixed
+order to the moments of the batch. Sums are taken about the mean of a slice's first rows. With f
+first rows of n the slice's own mean lies at most sqrt(n / f) standard deviations away, and no sum
+cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(variance + eps), and the unbiased
+variance, which running statistics take. Maps, and the moments of slices, may be channel ranges.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from .batch_norm_tiles import (
 )
 from .running_stats import is_tracking, load_moments, mean_about, track
 
-RECALLED: Final = 128  # channels of a program
+RECALLED: Final = 128  # channels of a program that reads running statistics
 Normalizing: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
 
 
@@ -47,7 +47,7 @@ def _moments_kernel(
     group_rows, slice_rows, splits,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Mean, and sum of squares about it, of BLOCK_C channels of one slice."""
+    """A program finds the mean, and the sum of squares about it, of BLOCK_C channels of a slice."""
     part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
     mask = in_tile(count, mask_c, BLOCK_R)
@@ -81,7 +81,7 @@ def _statistics_kernel(
     count, num_rows, channels, pitch, group_rows, slice_rows, splits, eps, momentum,
     CUMULATIVE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Merge the moments of all slices: those of the first tile give what sums are taken about."""
+    """A program merges the moments of all slices. Sums are about the mean of the first slices."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = c < channels
     p = tl.arange(0, BLOCK_P)
@@ -134,7 +134,7 @@ def _recall_kernel(
 
 @triton.jit
 def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """ReLU of y, or another function."""
+    """ReLU of float32 y, or one of `activation.FUNCTIONS`."""
     return tl.where(y <= 0, 0.0, y) if FUNCTION == "relu" else activated(y, coefficient, FUNCTION)
 
 
@@ -173,10 +173,10 @@ def _normalize_kernel(
 
 
 def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
-    """Of each slice of the rows of x [n, ..., C] its mean and the sum of squares about it.
+    """The moments of each slice of the rows of x [n, ..., C]: mean, and sum of squares about it.
 
-    partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Maps
-    here and below, and these moments, may be ranges of channels of wider ones. Moves x once.
+    partials are float32 [ceil(n / group), splits, 2, C], the shape of a `BatchNormPlan`. x must
+    start at a group's first sample. x is read once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
@@ -194,13 +194,12 @@ def batch_norm_statistics(
     shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
     flag: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The statistics of a batch of maps of `shape`, and one step of the running ones, if given.
+    """The statistics [3, C] of a batch of maps of `shape`, and one step of the running statistics.
 
-    The running ones stay where the float32 `flag` [1] is given and not 0.
-
-    A running statistic r becomes (1 - momentum) r + momentum s, where s is this batch's; without a
-    momentum it is the mean over all batches, of which num_batches (int64, one element, here raised
-    by 1) tells the number.
+    A running statistic r becomes (1 - momentum) r + momentum s with the batch's statistic s.
+    Without a momentum it becomes the mean over all batches. num_batches, int64 of one element,
+    counts the batches and is raised by 1. Neither changes where the float32 `flag` [1] is given and
+    not 0.
     """
     cut = slices_of(shape, partials, group)
     channels = shape[-1]
@@ -218,7 +217,7 @@ def batch_norm_statistics(
 def batch_norm_recall(
     running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
 ) -> None:
-    """The statistics that running ones stand for."""
+    """The statistics [3, C] that running mean and running variance [C] give."""
     channels, block_c = statistics.shape[1], RECALLED
     _recall_kernel[(triton.cdiv(channels, block_c),)](
         running_mean, running_var, statistics, channels, float(eps), BLOCK_C=block_c, num_warps=1
@@ -231,12 +230,13 @@ def batch_norm(
     residual_by: Normalizing | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
+    """y = function((x - mean) / sqrt(variance + eps) * weight + bias + residual).
 
-    That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded to y's type
-    after each, as ops apart would, and last as products of `precision` read it. y may be the
-    residual; with `residual_by`, statistics, weight and bias, this is what they make of `residual`.
-    `signs`, uint8 [..., C / 8], tell where y is above zero (signs.py). Moves each map once.
+    `function` is "relu", one of `activation.FUNCTIONS` with its coefficient, or "" for none. Values
+    are rounded to y's type after each step, as separate ops would round them, and last as products
+    of `precision` read them. With `residual_by` the residual is first normalized by these
+    statistics, weight and bias. `signs` uint8 [..., C / 8] get the sign bits of y. y may be the
+    residual. Each map is moved once.
     """
     if x.numel() == 0:
         return
@@ -252,7 +252,7 @@ def batch_norm(
 
 
 def batch_norm_moments_reference(x: Tensor, partials: Tensor, *, group: int) -> None:
-    """What `batch_norm_moments` computes."""
+    """Computes `batch_norm_moments` in torch."""
     rows = x.reshape(-1, x.shape[-1]).double()
     found = partials.view(-1, *partials.shape[2:])
     for (start, stop), (mean, square) in zip(
@@ -270,7 +270,7 @@ def batch_norm_statistics_reference(
     shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
     flag: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """What `batch_norm_statistics` computes."""
+    """Computes `batch_norm_statistics` in torch."""
     counts = [stop - start for start, stop in slice_ranges(shape, partials, group)]
     rows, total = _column(counts, partials.device), float(sum(counts))
     means, squares = partials.view(-1, *partials.shape[2:]).double().unbind(1)
@@ -294,7 +294,7 @@ def batch_norm_statistics_reference(
 
 
 def _column(values: Sequence[int], device: torch.device) -> Tensor:
-    """Few different numbers as float64 [n, 1], made on the device: a capture takes no copies."""
+    """The values as float64 [n, 1], made on the device because a capture allows no copies to it."""
     runs = [(value, len(list(group))) for value, group in groupby(values)]
     parts = [torch.full((n, 1), value, dtype=torch.float64, device=device) for value, n in runs]
     return torch.cat(parts)
@@ -303,7 +303,7 @@ def _column(values: Sequence[int], device: torch.device) -> Tensor:
 def batch_norm_recall_reference(
     running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
 ) -> None:
-    """What `batch_norm_recall` computes."""
+    """Computes `batch_norm_recall` in torch."""
     statistics[0], statistics[2] = running_mean, running_var
     statistics[1] = (running_var.double() + eps).rsqrt()
 
@@ -314,7 +314,7 @@ def batch_norm_reference(
     residual_by: Normalizing | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `batch_norm` computes."""
+    """Computes `batch_norm` in torch."""
     total = normalized_reference(x, statistics, weight, bias, y.dtype)
     if residual is not None:
         if residual_by is not None:
@@ -332,7 +332,7 @@ def batch_norm_reference(
 def normalized_reference(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """The normalized map; computed in float64, so that no bit depends on places."""
+    """x normalized by `statistics`, weight and bias, computed in float64 and rounded to `dtype`."""
     y = (x.double() - statistics[0]) * (statistics[1] if weight is None else statistics[1] * weight)
     y = y if bias is None else y + bias
     return y.float().to(dtype)

@@ -1,11 +1,11 @@
 """Gradients of batch normalization, in two passes over its maps.
 
-With xhat = (x - mean) rstd of N rows, the sums of dy and of dy xhat over them are the gradients of
-bias and weight, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU follows, dy
-counts only where its output is above zero: found again from x by the forward's own arithmetic, or
-by the output where a residual was added in between. Then the masked gradient, which is the
-residual's, is written as it is summed; so is a gradient that comes in two terms. The gradient of
-another function is found again from x likewise.
+With xhat = (x - mean) rstd of N rows, the gradients of bias and weight are the sums of dy and of dy
+xhat over the rows, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU or
+another function follows, dy is first multiplied by the function's derivative. Its argument is
+computed again from x by the arithmetic of the forward pass. Where a residual was added before a
+ReLU, the ReLU's output or its sign bits mask dy instead; the masked gradient is also the
+residual's, and is written while it is summed. So is the sum of a gradient that comes in two terms.
 """
 
 from typing import TypeAlias
@@ -41,15 +41,16 @@ from .batch_norm_tiles import (
     writing,
 )
 
-Other: TypeAlias = tuple[Tensor, Tensor, Tensor]  # a map, the statistics of it, and its sums
+# The input of the residual's own batch normalization, its statistics, and its partial sums.
+ResidualSums: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 @triton.jit
-def _behind(
+def _through_function(
     x, dy, mean, scale, shift, coefficient, dtype: tl.constexpr, FUNCTION: tl.constexpr,
     BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the normalized x, as a map holds it, from that of its function."""
+    """The gradient of the normalized x, rounded to `dtype`, from dy of the function's output."""
     z = normalized(x, mean, scale, shift).to(dtype).to(tl.float32)
     if FUNCTION == "relu":
         dz = tl.where(z <= 0, 0.0, dy)
@@ -64,22 +65,22 @@ def _behind(
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
     x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, signs_ptr, partials_ptr,
-    grad_ptr, other_ptr, other_statistics_ptr, other_partials_ptr, num_rows, channels,
-    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, other_pitch,
+    grad_ptr, residual_ptr, residual_statistics_ptr, residual_partials_ptr, num_rows, channels,
+    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, residual_pitch,
     group_rows, slice_rows, splits, coefficient,
     FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
     PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice; of another x as well."""
+    """A program sums dy and dy (x - mean) of BLOCK_C channels of a slice, also for the residual."""
     part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
     mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    if other_ptr is not None:
-        other_products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-        other_mean = tl.load(other_statistics_ptr + c, mask=mask_c, other=0.0)[None, :]
+    if residual_ptr is not None:
+        residual_products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+        residual_mean = tl.load(residual_statistics_ptr + c, mask=mask_c, other=0.0)[None, :]
     for first in tl.range(0, count, BLOCK_R, num_stages=STAGES):
         mask = in_tile(count - first, mask_c, BLOCK_R)
         ptrs = x_ptr + offsets(start + first, c, x_pitch, ALIGN, BLOCK_R)
@@ -99,7 +100,7 @@ def _sums_kernel(
             ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
             dy = tl.where(tl.load(ptrs, mask=mask, other=0.0) <= 0, 0.0, dy)
         elif FUNCTION != "":
-            dy = _behind(
+            dy = _through_function(
                 x, dy, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
                 FUNCTION, BY_OUTPUT, OUT_PRECISION,
             )  # fmt: skip
@@ -109,17 +110,17 @@ def _sums_kernel(
             tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
         sums += dy
         products = tl.fma(dy, x - mean, products)
-        if other_ptr is not None:
-            ptrs = other_ptr + offsets(start + first, c, other_pitch, ALIGN, BLOCK_R)
-            other = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-            other_products = tl.fma(dy, other - other_mean, other_products)
+        if residual_ptr is not None:
+            ptrs = residual_ptr + offsets(start + first, c, residual_pitch, ALIGN, BLOCK_R)
+            value = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            residual_products = tl.fma(dy, value - residual_mean, residual_products)
     ptrs = partials_ptr + part * 2 * channels + c
     tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
     tl.store(ptrs + channels, tl.sum(products, 0), mask=mask_c)
-    if other_ptr is not None:
-        ptrs = other_partials_ptr + part * 2 * channels + c
+    if residual_ptr is not None:
+        ptrs = residual_partials_ptr + part * 2 * channels + c
         tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
-        tl.store(ptrs + channels, tl.sum(other_products, 0), mask=mask_c)
+        tl.store(ptrs + channels, tl.sum(residual_products, 0), mask=mask_c)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -159,7 +160,7 @@ def _grad_input_kernel(
         ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
         x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         if FUNCTION != "":
-            dx = _behind(
+            dx = _through_function(
                 x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
                 FUNCTION, BY_OUTPUT, OUT_PRECISION,
             )  # fmt: skip
@@ -183,24 +184,25 @@ def _grad_input_kernel(
 def batch_norm_grad_sums(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
+    partials: Tensor, grad: Tensor | None, *, group: int, residual: ResidualSums | None = None,
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
+    """Sums of g and of g (x - mean) over each slice of `batch_norm_moments`, into partials.
 
-    g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero, for
-    which its signs may stand, uint8 [..., C / 8]. Without y it is the gradient behind `function` of
-    the normalized x, as `batch_norm` has it with the precision `out_precision`. It is written to
-    `grad`, if given, which may be dy, as products of `precision` read it. `other` gets the sums for
-    another map that g is the gradient behind. Moves each map once.
+    g is the gradient of the normalized x: dy, or dy + term rounded to dy's type, taken through the
+    function that follows. Given y, the output of a ReLU or its sign bits uint8 [..., C / 8], g is 0
+    where y is not above zero. Without y, `function` and `coefficient` are those of `batch_norm`,
+    whose output was stored with `out_precision`. `grad`, which may be dy, gets g, rounded as
+    products of `precision` read it. `residual` gets the same sums for a residual that was
+    normalized too. Each map is moved once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
     signs = None
     if y is not None and y.dtype == torch.uint8:
         y, signs = None, words_of(y, channels)
-    given = (None, None, None) if other is None else other
+    given = (None, None, None) if residual is None else residual
     tile = summing(x, dy, term, y, grad, given[0])
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
@@ -208,12 +210,12 @@ def batch_norm_grad_sums(
         cut.rows, channels,
         pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad), pitch_of(given[0]),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
-        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
+        **_function_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
 
 
-def _behind_constants(function: str, out_precision: str) -> dict[str, str | bool]:
-    """Compile-time arguments of `_behind`: only some gradients ask how the output was stored."""
+def _function_constants(function: str, out_precision: str) -> dict[str, str | bool]:
+    """Compile-time arguments of `_through_function`. Few gradients need a precision."""
     by_output = function in BY_OUTPUT
     rounded = out_precision if by_output and function not in BY_EXACT_OUTPUT else "ieee"
     return {"FUNCTION": function, "BY_OUTPUT": by_output, "OUT_PRECISION": rounded}
@@ -222,7 +224,7 @@ def _behind_constants(function: str, out_precision: str) -> dict[str, str | bool
 def batch_norm_grad_params(
     partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
 ) -> None:
-    """Gradients of weight and bias, float32 [C], from the sums of all slices."""
+    """The gradients of weight and bias, float32 [C], from the sums of `batch_norm_grad_sums`."""
     channels = statistics.shape[1]
     _params_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
         partials, statistics, dweight, dbias, partials.shape[0] * partials.shape[1], channels,
@@ -237,12 +239,13 @@ def batch_norm_grad_input(
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
+    """The gradient dx of batch normalization from dy, which may be dx.
 
-    `rows` are those of the whole batch; dx may be dy. `function` is as for `batch_norm_grad_sums`;
-    without it and those gradients there is no need of x. `added`, which may be dx, counts besides:
-    a gradient that adds to dx. Products of `precision` read dx, or its channels from
-    `rounded_from` on. Moves each map once.
+    dweight and dbias are given where x was normalized by its own batch's statistics. `rows` is the
+    number of rows of the whole batch. `function` is that of `batch_norm_grad_sums`. Without a
+    function, dweight and dbias, x is not needed. `added`, which may be dx, is added to dx. dx, or
+    its channels from `rounded_from` on, are rounded as products of `precision` read them. Each map
+    is moved once.
     """
     if dx.numel() == 0:
         return
@@ -253,25 +256,25 @@ def batch_norm_grad_input(
         x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
         pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), rounded_from,
         1.0 / rows, float(coefficient),
-        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
+        **_function_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
 
 
 def batch_norm_grad_sums_reference(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
+    partials: Tensor, grad: Tensor | None, *, group: int, residual: ResidualSums | None = None,
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `batch_norm_grad_sums` computes."""
+    """Computes `batch_norm_grad_sums` in torch."""
     if term is not None:
         dy = (dy.float() + term.float()).to(dy.dtype)
     if y is not None:
         dy = dy.masked_fill(~passes_reference(y) if y.dtype == torch.uint8 else y <= 0, 0.0)
     elif function:
         settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
-        dy = _behind_reference(x, dy, statistics, weight, bias, **settings)
+        dy = _through_function_reference(x, dy, statistics, weight, bias, **settings)
     if grad is not None:
         dy = stored_reference(dy, grad.dtype, precision)
         grad.copy_(dy)
@@ -283,15 +286,15 @@ def batch_norm_grad_sums_reference(
     ):
         total.copy_(terms[start:stop].sum(0))
         product.copy_((terms[start:stop] * off[start:stop]).sum(0))
-    if other is not None:
-        operands = (other[0], dy, None, other[1], None, None, None, other[2], None)
+    if residual is not None:
+        operands = (residual[0], dy, None, residual[1], None, None, None, residual[2], None)
         batch_norm_grad_sums_reference(*operands, group=group)
 
 
 def batch_norm_grad_params_reference(
     partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
 ) -> None:
-    """What `batch_norm_grad_params` computes."""
+    """Computes `batch_norm_grad_params` in torch."""
     totals = partials.double().sum((0, 1))
     dbias.copy_(totals[0])
     dweight.copy_(totals[1] * statistics[1])
@@ -304,11 +307,11 @@ def batch_norm_grad_input_reference(
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `batch_norm_grad_input` computes."""
+    """Computes `batch_norm_grad_input` in torch."""
     grad = dy.double()
     if function and x is not None:
         settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
-        grad = _behind_reference(x, dy, statistics, weight, bias, **settings).double()
+        grad = _through_function_reference(x, dy, statistics, weight, bias, **settings).double()
     mean, rstd = statistics[0].double(), statistics[1].double()
     if dbias is not None and dweight is not None and x is not None:
         grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
@@ -321,7 +324,7 @@ def batch_norm_grad_input_reference(
     dx[..., last] = stored_reference(total[..., last], dx.dtype, precision)
 
 
-def _behind_reference(
+def _through_function_reference(
     x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, *,
     function: str, coefficient: float, precision: str,
 ) -> Tensor:  # fmt: skip

@@ -1,8 +1,8 @@
-"""How batch normalization's kernels cut maps: slices of rows whose sums add up, tiles of channels.
+"""How batch normalization's kernels divide maps: slices of rows, and tiles of rows and channels.
 
-A map is rows of pixels by channels. What is summed over all rows is first summed over slices of
-them, whose bounds follow from the shape of the batch alone: so a sum has the same bits wherever
-launches are cut.
+A map is a matrix [rows, C] of pixels. Sums over all rows are first taken over slices. The bounds of
+slices follow from the shape of the batch alone. Sums therefore have the same bits wherever launches
+cut the batch.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..language import channel_ranges as ranges
 
-LEAST_ROWS: Final = 256  # of a group: its sums have 1.6% of the bytes of bfloat16 rows, or less
-SLICE_ROWS: Final = 512
-MOST_SLICES: Final = 2048  # of a batch, where its samples are fewer
+LEAST_ROWS: Final = 256  # rows of a group, whose sums have at most 1.6% of the bytes of the rows
+SLICE_ROWS: Final = 512  # rows of a slice, at least
+MOST_SLICES: Final = 2048  # slices of a batch that has fewer samples
 TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
 SUMMED: Final = 2048  # elements of a tile that is summed
 WRITTEN: Final = 8192  # elements of a tile that is written, by 8 warps
@@ -26,18 +26,18 @@ MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # 
 
 @dataclass(frozen=True, slots=True)
 class BatchNormPlan:
-    """Groups of `group` samples, a power of two, each in `splits` slices of consecutive rows."""
+    """A batch in groups of `group` samples, a power of two. A group has `splits` slices of rows."""
 
     group: int
     splits: int
 
     def partials_shape(self, samples: int, channels: int) -> tuple[int, int, int, int]:
-        """Of two sums for every slice and channel: [groups, splits, 2, C]."""
+        """The shape [groups, splits, 2, C] of two sums for every slice and channel."""
         return triton.cdiv(samples, self.group), self.splits, 2, channels
 
 
 def batch_norm_plan(shape: tuple[int, ...]) -> BatchNormPlan:
-    """For maps [N, ..., C]."""
+    """The plan for a batch of maps of `shape` [N, ..., C]."""
     samples, pixels = shape[0], prod(shape[1:-1])
     wanted = triton.next_power_of_2(triton.cdiv(LEAST_ROWS, max(1, pixels)))
     most = max(1, MOST_SLICES // max(1, samples))
@@ -47,17 +47,17 @@ def batch_norm_plan(shape: tuple[int, ...]) -> BatchNormPlan:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The slices of a launch: so many, of `slice_rows` rows each, `splits` in `group_rows`."""
+    """The slices of a launch."""
 
     count: int
-    rows: int
+    rows: int  # of the launch
     group_rows: int
     slice_rows: int
-    splits: int
+    splits: int  # slices of a group
 
 
 def slices_of(shape: tuple[int, ...], partials: Tensor, group: int) -> Slices:
-    """Those of maps [n, ..., C] whose first sample starts a group of `group` samples."""
+    """The slices of maps of `shape` [n, ..., C] whose first sample starts a group."""
     pixels = prod(shape[1:-1])
     groups, splits = partials.shape[:2]
     assert groups == triton.cdiv(shape[0], group)
@@ -79,21 +79,21 @@ def slice_ranges(shape: tuple[int, ...], partials: Tensor, group: int) -> list[t
 
 
 def summing(*maps: Tensor | None) -> dict[str, int]:
-    """Constants of a launch that sums rows of the maps."""
+    """Compile-time arguments and warps of a launch that sums rows of the maps."""
     tile = _tile(maps, SUMMED)
     aligned = tile["ALIGN"] >= 8
     return tile | ({"STAGES": 4, "num_warps": 4} if aligned else {"STAGES": 1, "num_warps": 8})
 
 
 def writing(*maps: Tensor | None) -> dict[str, int]:
-    """Constants of a launch that writes rows of maps like these."""
+    """Compile-time arguments and warps of a launch that writes rows of such maps."""
     return _tile(maps, WRITTEN) | {"num_warps": 8}
 
 
 def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
-    """The block of channels that leaves the fewest idle, and as many rows as there is room for.
+    """The block of channels that covers the maps with fewest idle ones, and rows for `elements`.
 
-    ALIGN divides channels and pitches: loads of 16 bytes ask for 8 bfloat16 elements.
+    ALIGN divides channels and pitches. Loads of 16 bytes need 8 for bfloat16.
     """
     given = [each for each in maps if each is not None]
     channels = given[0].shape[-1]
@@ -103,13 +103,13 @@ def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
 
 
 def pitch_of(maps: Tensor | None) -> int:
-    """Elements from one row of a map to the next: more than its channels in a range of a wider."""
+    """Elements from one row of a map or of a channel range to the next; 0 without a map."""
     return 0 if maps is None else ranges.pitch_of(maps)
 
 
 @triton.jit
 def place_of(pid, channels, ALIGN: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tuple:
-    """Which tile of rows (int64) a program takes, its channels [BLOCK_C] and their mask."""
+    """A program's slice or tile of rows (int64), its channels [BLOCK_C] and their mask."""
     tiles_c = tl.cdiv(channels, BLOCK_C)
     c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
     return (pid // tiles_c).to(tl.int64), c, c < channels // ALIGN * ALIGN
@@ -117,7 +117,7 @@ def place_of(pid, channels, ALIGN: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tu
 
 @triton.jit
 def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
-    """The first row, and the number of rows, of slice `part` (int64)."""
+    """First row (int64) and number of rows (int32) of slice `part` (int64)."""
     start = part // splits * group_rows + part % splits * slice_rows
     stop = tl.minimum(start + slice_rows, (part // splits + 1) * group_rows)
     return start, tl.maximum(tl.minimum(stop, num_rows) - start, 0).to(tl.int32)
@@ -125,15 +125,15 @@ def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
 
 @triton.jit
 def in_tile(count, mask_c, BLOCK_R: tl.constexpr) -> tl.tensor:
-    """The mask [BLOCK_R, BLOCK_C] of the first `count` rows of a tile."""
+    """The mask [BLOCK_R, BLOCK_C] of a tile's first `count` rows and of channels `mask_c`."""
     return (tl.arange(0, BLOCK_R) < count)[:, None] & mask_c[None, :]
 
 
 @triton.jit
 def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.tensor:
-    """Those of channels c of the rows from `start` (int64) on, [BLOCK_R, BLOCK_C].
+    """Offsets [BLOCK_R, BLOCK_C] of channels c of BLOCK_R rows from row `start` (int64) on.
 
-    That the pitch is a multiple of ALIGN is for the compiler to know.
+    The division by ALIGN tells the compiler the alignment of rows.
     """
     pitch = pitch // ALIGN * ALIGN
     return start * pitch + (tl.arange(0, BLOCK_R)[:, None] * pitch + c[None, :])
@@ -143,9 +143,9 @@ def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.t
 def words_at(
     start, count, channels, dtype: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
 ) -> tl.tuple:
-    """Offsets, and their mask, of the signs (signs.py) of a program's channels.
+    """Offsets and mask of the words of sign bits of a program's channels.
 
-    They are words of this type, those of the first `count` rows from `start` (int64) on.
+    The rows are the first `count` from row `start` (int64) on. Words have the type `dtype`.
     """
     BITS: tl.constexpr = dtype.primitive_bitwidth
     WORDS: tl.constexpr = BLOCK_C // BITS
@@ -157,7 +157,7 @@ def words_at(
 
 @triton.jit
 def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
-    """Mean, factor and summand of the normalization of channels c, [1, BLOCK_C] each."""
+    """Mean, factor and summand by which channels c are normalized, [1, BLOCK_C] each."""
     mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)
     scale = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
     shift = tl.zeros_like(scale)
@@ -170,5 +170,5 @@ def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl
 
 @triton.jit
 def normalized(x, mean, scale, shift) -> tl.tensor:
-    """The mean is taken off before the product: so large means cost no digits."""
+    """(x - mean) * scale + shift. The mean is subtracted first: a large mean costs no digits."""
     return tl.fma(x - mean, scale, shift)

@@ -1,8 +1,8 @@
 """Layer normalization of rows, the last dimension of maps (Ba, Kiros and Hinton 2016).
 
-y = (x - mean) / sqrt(variance + eps) * weight + bias. The gradient computes mean and variance of a
-row again: it has the row at hand, and a map of 96 bfloat16 channels would move 4% more bytes with
-them. A program holds whole rows, or one longer than LONGEST piece by piece.
+y = (x - mean) / sqrt(variance + eps) * weight + bias. The gradient computes the mean and variance
+of a row again. Storing them would add 4% to the bytes of a map of 96 bfloat16 channels. A program
+holds whole rows. It reads a row longer than LONGEST piece by piece.
 """
 
 from typing import Final
@@ -16,8 +16,8 @@ from ..language.rounding import stored, stored_reference
 
 LONGEST: Final = 4096  # elements of a row that a program holds
 TILE: Final = 4096  # elements of a program that normalizes
-GRAD_TILE: Final = 2048
-CHUNK: Final = 32768  # elements whose share of the parameters' gradients adds up in one program
+GRAD_TILE: Final = 2048  # elements of a step of a gradient
+CHUNK: Final = 32768  # elements of a chunk: a program sums the parameters' gradients over a chunk
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def _affine(weight_ptr, bias_ptr, c, columns):
 
 @triton.jit
 def _normed(x, c, columns, eps):
-    """Whole rows x [R, C] normalized, 0 beyond their ends, and their inverse deviations [R, 1]."""
+    """Rows x [R, C] normalized, 0 beyond their ends, and their inverse deviations [R, 1]."""
     mean = tl.sum(x, 1, keep_dims=True) / columns
     centred = tl.where(c < columns, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, 1, keep_dims=True) / columns + eps)
@@ -48,7 +48,7 @@ def _normed(x, c, columns, eps):
 
 @triton.jit
 def _long_moments(x_ptrs, columns, eps, COLUMNS: tl.constexpr):
-    """Mean and inverse deviation of a row that is read twice."""
+    """Mean and inverse deviation [1, 1] of a row, which is read twice."""
     c = tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros((1, COLUMNS), tl.float32)
     for first in range(0, columns, COLUMNS):
@@ -91,7 +91,7 @@ def _layer_norm_grad_kernel(
     x_ptr, dy_ptr, weight_ptr, dx_ptr, sums_ptr, rows, columns, chunks, chunk, eps,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A chunk of the rows of a sample, and the sums over it of dy * normed and of dy."""
+    """A program computes dx for a chunk of a sample's rows, and sums dy * normed and dy over it."""
     pid = tl.program_id(0).to(tl.int64)
     start = (pid % chunks * chunk).to(tl.int32)
     stop = tl.minimum(start + chunk, rows)
@@ -126,7 +126,7 @@ def _long_grad_kernel(
     x_ptr, dy_ptr, weight_ptr, dx_ptr, sums_ptr, columns, eps,
     PRECISION: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One long row, whose share of the parameters' gradients is a chunk."""
+    """A program computes dx for one long row, which is a chunk of its own."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, COLUMNS)[None, :]
     x_ptrs, dy_ptrs = x_ptr + row * columns, dy_ptr + row * columns
@@ -158,7 +158,7 @@ def _long_grad_kernel(
 
 
 def layer_norm_chunks(rows: int, columns: int) -> int:
-    """Chunks of the sums that `layer_norm_grad` leaves of a sample of so many rows."""
+    """Number of chunks of a sample [rows, columns] in the sums of `layer_norm_grad`."""
     return triton.cdiv(rows, _chunk_of(columns))
 
 
@@ -177,9 +177,9 @@ def layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, *,
     eps: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = x normalized over its last dimension, times weight, plus bias; contiguous, y may be x.
+    """y = x [..., F] normalized over F, times weight, plus bias, float32 [F].
 
-    Weight and bias are float32 [F].
+    Maps are contiguous. y may be x.
     """
     if x.numel() == 0:
         return
@@ -196,10 +196,10 @@ def layer_norm_grad(
     x: Tensor, dy: Tensor, weight: Tensor | None, dx: Tensor | None, sums: Tensor | None, *,
     eps: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `layer_norm`, from its input; and what its parameters' gradients add up from.
+    """The gradient dx of `layer_norm` from x and dy, and sums by chunk of parameter gradients.
 
-    x is [N, ..., F]; sums float32 [N, chunks, 2, F], as `layer_norm_chunks` has it, hold those of
-    the weight and those of the bias. Either may be None; dx may be dy.
+    x is [N, ..., F]. sums are float32 [N, `layer_norm_chunks`, 2, F], the weight's first. dx may be
+    dy. Either output may be None.
     """
     if x.numel() == 0:
         return
@@ -223,7 +223,7 @@ def layer_norm_reference(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, *,
     eps: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `layer_norm` computes, in float64."""
+    """Computes `layer_norm` in float64."""
     wide = [None if param is None else param.double() for param in (weight, bias)]
     exact = functional.layer_norm(x.double(), x.shape[-1:], *wide, eps)
     y.copy_(stored_reference(exact.float(), y.dtype, precision))
@@ -233,7 +233,7 @@ def layer_norm_grad_reference(
     x: Tensor, dy: Tensor, weight: Tensor | None, dx: Tensor | None, sums: Tensor | None, *,
     eps: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `layer_norm_grad` computes, in float64."""
+    """Computes `layer_norm_grad` in float64."""
     if x.numel() == 0:
         return
     rows, upper = x.double(), dy.double()

@@ -1,9 +1,9 @@
 """Local response normalization across the channels of NHWC maps (Krizhevsky et al. 2012).
 
 y = x / s^beta with s = k + alpha / size * (sum of x^2 over a window of `size` channels). The
-gradient computes s again, from x. A thread holds 16 bytes of channels and as many on either side,
-so that windows slide within its registers. What is written is rounded as products of `precision`
-will read it.
+gradient computes s again from x. A thread holds a vector of 16 bytes of channels and SIDE vectors
+on either side of it. Windows then lie within its registers. Outputs are rounded as products of
+`precision` read them.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ..language.rounding import stored, stored_reference
 
-VECTORS: Final = 256  # of 16 bytes, of a program
+VECTORS: Final = 256  # vectors of 16 bytes of a program
 NUM_WARPS: Final = 4
 
 
@@ -34,11 +34,11 @@ def _split(vectors) -> tl.tuple:
 
 
 @triton.jit
-def _joined(elements) -> tl.tensor:
-    """What `_split` split."""
+def _interleaved(elements) -> tl.tensor:
+    """The inverse of `_split`: vectors [P, G, 4 or 8]."""
     if len(elements) == 8:
-        even = _joined((elements[0], elements[2], elements[4], elements[6]))
-        odd = _joined((elements[1], elements[3], elements[5], elements[7]))
+        even = _interleaved((elements[0], elements[2], elements[4], elements[6]))
+        odd = _interleaved((elements[1], elements[3], elements[5], elements[7]))
     else:
         even = tl.join(elements[0], elements[2])
         odd = tl.join(elements[1], elements[3])
@@ -48,7 +48,7 @@ def _joined(elements) -> tl.tensor:
 
 @triton.jit
 def _place(num_pixels, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Offsets of this program's pixels [PIXELS, 1], its channels [1, CHANNELS], and a mask."""
+    """Offsets of this program's pixels [PIXELS, 1], channels [1, CHANNELS], mask of the pixels."""
     tiles = tl.cdiv(channels, CHANNELS)
     pid = tl.program_id(0).to(tl.int64)
     pixels = pid // tiles * PIXELS + tl.arange(0, PIXELS)[:, None]
@@ -64,10 +64,10 @@ def _vectors(tile, VECTOR: tl.constexpr):
 
 @triton.jit
 def _around(ptrs, c, in_map, channels, SIDE: tl.constexpr, VECTOR: tl.constexpr) -> tl.tuple:
-    """Channels c and the SIDE vectors before and behind, as float32 [P, G] each.
+    """The elements of channels c and of SIDE vectors before and after them, float32 [P, G] each.
 
-    Loads are of two dimensions: of three, threads would run along the pixels first (61% instead of
-    84% of a copy's speed for 64 channels in bfloat16; H200, 2026-11-21).
+    Loads have two dimensions. With three, threads would run along the pixels first: 61% instead of
+    84% of a copy's speed for 64 channels in bfloat16 (H200, 2026-11-21).
     """
     elements = ()
     for i in tl.static_range(2 * SIDE + 1):
@@ -88,7 +88,7 @@ def _scale(squares, share, k, FIRST: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def _powers(scale, BETA: tl.constexpr):
-    """s^-beta and 1 / s; two approximate roots, instead of a precise logarithm, where they do."""
+    """s^-beta and 1 / s. For beta = 0.75 by two roots, which are faster than a logarithm."""
     if BETA == 0.75:
         root = tl.rsqrt(scale)
         power, inverse = root * tl.sqrt(root), root * root
@@ -118,7 +118,7 @@ def _lrn_kernel(
     for i in tl.static_range(SIDE * VECTOR, SIDE * VECTOR + VECTOR):
         power, _ = _powers(_scale(squares, share, k, i - SIZE // 2, SIZE), BETA)
         y += (x[i] * power,)
-    y = stored(_joined(y).reshape(PIXELS, CHANNELS), y_ptr.dtype.element_ty, PRECISION)
+    y = stored(_interleaved(y).reshape(PIXELS, CHANNELS), y_ptr.dtype.element_ty, PRECISION)
     tl.store(y_ptr + rows + c, y, mask=in_map & (c < channels))
 
 
@@ -149,7 +149,7 @@ def _lrn_grad_kernel(
         for j in tl.static_range(1, SIZE):
             total += terms[i + j]
         dx += (upper[i + BEFORE] - 2.0 * share * BETA * x[OWN + i] * total,)
-    dx = stored(_joined(dx).reshape(PIXELS, CHANNELS), dx_ptr.dtype.element_ty, PRECISION)
+    dx = stored(_interleaved(dx).reshape(PIXELS, CHANNELS), dx_ptr.dtype.element_ty, PRECISION)
     tl.store(dx_ptr + rows + c, dx, mask=in_map & (c < channels))
 
 
@@ -157,7 +157,7 @@ def _launch(
     kernel: triton.JITFunction, tensors: tuple[Tensor, ...], size: int, reach: int,
     alpha: float, beta: float, k: float, precision: str,
 ) -> None:  # fmt: skip
-    """`reach`: the channels on one side that a channel's result depends on, at most."""
+    """`reach` is the number of channels on one side that a channel's result depends on, at most."""
     channels = tensors[0].shape[-1]
     num_pixels = tensors[0].numel() // channels
     if num_pixels == 0:
@@ -176,7 +176,7 @@ def _launch(
 def local_response_norm(
     x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float, precision: str = "ieee"
 ) -> None:
-    """y = x / s^beta as torch.nn.LocalResponseNorm has it; maps [..., C]."""
+    """y = x / s^beta for contiguous maps [..., C], as torch.nn.LocalResponseNorm computes it."""
     _launch(_lrn_kernel, (x, y), size, size // 2, alpha, beta, k, precision)
 
 
@@ -184,7 +184,7 @@ def local_response_norm_grad(
     x: Tensor, dy: Tensor, dx: Tensor, *,
     size: int, alpha: float, beta: float, k: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `local_response_norm`, from its input alone; dx must be neither x nor dy."""
+    """The gradient dx of `local_response_norm` from x and dy. dx must be neither x nor dy."""
     _launch(_lrn_grad_kernel, (x, dy, dx), size, size - 1, alpha, beta, k, precision)
 
 
@@ -200,7 +200,7 @@ def _scale_of(x: Tensor, size: int, alpha: float, k: float) -> Tensor:
 def local_response_norm_reference(
     x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float, precision: str = "ieee"
 ) -> None:
-    """What `local_response_norm` computes."""
+    """Computes `local_response_norm` in torch."""
     wide = x.float()
     normed = wide * _scale_of(wide, size, alpha, k).pow(-beta)
     y.copy_(stored_reference(normed, y.dtype, precision))
@@ -210,7 +210,7 @@ def local_response_norm_grad_reference(
     x: Tensor, dy: Tensor, dx: Tensor, *,
     size: int, alpha: float, beta: float, k: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `local_response_norm_grad` computes."""
+    """Computes `local_response_norm_grad` in torch."""
     wide, upper = x.float(), dy.float()
     scale = _scale_of(wide, size, alpha, k)
     products = _window_sum(upper * wide * scale.pow(-beta - 1), (size - 1) // 2, size // 2)

@@ -1,4 +1,4 @@
-"""Moments of slices, and the running statistics that they move."""
+"""Loads of the moments of slices, and updates of running statistics."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from .batch_norm_tiles import slice_at
 
 @triton.jit
 def mean_about(values, weights, total) -> tl.tensor:
-    """The mean over rows of values [R, C] of these weights, which add up to `total`."""
+    """The weighted mean [C] of the rows of values [R, C]. The weights' sum is `total`."""
     return tl.sum(values * weights, 0) / tl.maximum(total, 1.0)
 
 
@@ -16,7 +16,7 @@ def mean_about(values, weights, total) -> tl.tensor:
 def load_moments(
     partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
 ) -> tl.tuple:
-    """Rows, means and squares of slices p, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
+    """Numbers of rows [BLOCK_P, 1], means and squares [BLOCK_P, BLOCK_C] of slices p."""
     _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
     rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
     mask = (p < count)[:, None] & mask_c[None, :]
@@ -27,14 +27,14 @@ def load_moments(
 
 @triton.jit
 def track(ptr, value, factor, c, mask_c) -> None:
-    """Move a running statistic toward the value of this batch."""
+    """running = (1 - factor) * running + factor * value, for channels c."""
     running = tl.load(ptr + c, mask=mask_c, other=0.0)
     tl.store(ptr + c, tl.fma(factor, value, (1.0 - factor) * running), mask=mask_c)
 
 
 @triton.jit
 def is_tracking(flag_ptr) -> tl.tensor:
-    """Whether running statistics may change."""
+    """Whether running statistics may change: no flag is given, or it is 0."""
     tracks = True
     if flag_ptr is not None:
         tracks = tl.load(flag_ptr) == 0.0

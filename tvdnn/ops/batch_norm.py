@@ -255,7 +255,7 @@ def _run_grad_sums(a: Launch) -> None:
     settings["out_precision"] = a.output_stored
     if a.attrs["beside"]:
         *maps, other, other_statistics = maps
-        settings["other"] = (rows(other), other_statistics, grad.pop())
+        settings["residual"] = (rows(other), other_statistics, grad.pop())
     dy, *terms = map(rows, maps[: a.attrs["terms"]])
     term, total = terms[0] if terms else None, rows(grad[0]) if grad else None
     y = _mask_rows(maps[-1], channels) if len(maps) > a.attrs["terms"] else None

@@ -34,7 +34,7 @@ def _grad_sums(
     dtype: torch.dtype = BF16,
     term: bool = False,
     mask: str = "",
-    other: bool = False,
+    residual: bool = False,
     affine: bool = True,
     bias: bool = True,
     left: bool = False,
@@ -49,9 +49,9 @@ def _grad_sums(
         output = o.integers(256, *size[:-1], size[-1] // 8, dtype=U8)
     partials = partial_sums(o, size, written=True)
     grad = o.out(*size, dtype=dtype) if left else None
-    if other:
+    if residual:
         found = (o.randn(*size, dtype=dtype), statistics_of(o, size)[0])
-        settings["other"] = (*found, partial_sums(o, size, written=True))
+        settings["residual"] = (*found, partial_sums(o, size, written=True))
     scales = (weight if affine else None, added if bias else None)
     operands = (x, dy, more, statistics, *scales, output, partials, grad)
     return launching(batch_norm_grad_sums, *operands, group=group_of(size), **settings)
@@ -142,7 +142,7 @@ CASES = (
         (
             *(At(size, {**kind, **each}) for size, kind in TYPED for each in PLAIN),
             *(
-                At(size, {**kind, **SIGNED, "other": True})
+                At(size, {**kind, **SIGNED, "residual": True})
                 for size, kind in TYPED
                 if size[-1] % 8 == 0
             ),
@@ -152,7 +152,7 @@ CASES = (
     KernelCase(
         batch_norm_grad_sums,
         _grad_sums,
-        {"signs": SIGNED, "other": {**SIGNED, "other": True}},
+        {"signs": SIGNED, "residual": {**SIGNED, "residual": True}},
         odd=False,
     ),
     KernelCase(batch_norm_grad_params, _grad_params, compiled=at([*SIZES.values(), ONE])),

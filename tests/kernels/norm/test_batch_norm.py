@@ -224,7 +224,7 @@ def test_sums_for_another_map_are_those_apart(suffix: str, generator: torch.Gene
     grads = [poisoned_like(case.x) for _ in range(2)]
     operands = (case.x, case.dy, case.term, statistics, None, None, case.x)
     beside = (case.residual, other, sums[1])
-    add(*operands, sums[0], grads[0], group=plan.group, other=beside)
+    add(*operands, sums[0], grads[0], group=plan.group, residual=beside)
     add(*operands, sums[2], grads[1], group=plan.group)
     add(case.residual, grads[1], None, other, None, None, None, sums[3], None, group=plan.group)
     assert torch.equal(*grads)
