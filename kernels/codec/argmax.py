@@ -1,7 +1,7 @@
-"""Codes of where in their windows maxima lie, as bytes.
+"""Argmax codes: the tap of each pooling window's maximum, packed into bytes.
 
-A code is a tap, row by row: 2 bits for windows of up to 4 taps, else 4 bits for up to 16. Channel j
-of a byte's channels has the bits from 2 j, or from 4 j, on. A_BYTE are the channels of a byte.
+Taps count row by row. A code has 2 bits for windows of up to 4 taps, and 4 bits for up to 16. One
+byte holds the codes of A_BYTE consecutive channels, 4 or 2, the first in the lowest bits.
 """
 
 import torch
@@ -14,14 +14,14 @@ from ..language.map_tiles import Pair
 
 @triton.jit
 def bytes_of_row(tiles_c, BLOCK_C: tl.constexpr, A_BYTE: tl.constexpr) -> tl.tensor:
-    """Places [1, BLOCK_C // A_BYTE] in a pixel of the bytes with the codes of a tile's channels."""
+    """Offsets [1, BLOCK_C // A_BYTE] within a pixel of the bytes that hold a tile's codes."""
     first = (tl.program_id(0) % tiles_c) * (BLOCK_C // A_BYTE)
     return first + tl.arange(0, BLOCK_C // A_BYTE)[None, :]
 
 
 @triton.jit
 def packed_codes(codes, A_BYTE: tl.constexpr) -> tl.tensor:
-    """Codes [W, C] as bytes [W, C // A_BYTE]."""
+    """Codes [W, C] packed into bytes [W, C // A_BYTE]."""
     shifts = tl.arange(0, A_BYTE) * (8 // A_BYTE)
     members = codes.reshape(codes.shape[0], codes.shape[1] // A_BYTE, A_BYTE)
     return tl.sum(members << shifts[None, None, :], 2).to(tl.uint8)
@@ -29,7 +29,7 @@ def packed_codes(codes, A_BYTE: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def is_code(packed, code, A_BYTE: tl.constexpr) -> tl.tensor:
-    """Where bytes [W, C // A_BYTE] hold a code: [W, C]."""
+    """Whether each channel's code in bytes [W, C // A_BYTE] equals `code`: bool [W, C]."""
     shifts = tl.arange(0, A_BYTE) * (8 // A_BYTE)
     everywhere = code * (0x11 if A_BYTE == 2 else 0x55)
     differing = (packed.to(tl.int32) ^ everywhere)[:, :, None]
@@ -38,18 +38,18 @@ def is_code(packed, code, A_BYTE: tl.constexpr) -> tl.tensor:
 
 
 def channels_a_byte(kernel: Pair) -> int:
-    """Channels whose codes share a byte."""
+    """Channels whose codes share a byte, for windows of these sides."""
     return 4 if kernel[0] * kernel[1] <= 4 else 2
 
 
 def pack(codes: Tensor, a_byte: int) -> Tensor:
-    """Codes [..., C] as bytes [..., C // a_byte]."""
+    """Codes [..., C] packed into bytes [..., C // a_byte], of an integer type."""
     shifts = torch.arange(a_byte, device=codes.device) * (8 // a_byte)
     return (codes.unflatten(-1, (-1, a_byte)) << shifts).sum(-1)
 
 
 def unpack(packed: Tensor, a_byte: int) -> Tensor:
-    """The codes [..., C] in bytes [..., C // a_byte]."""
+    """The int64 codes [..., C] that bytes [..., C // a_byte] hold."""
     shifts = torch.arange(a_byte, device=packed.device) * (8 // a_byte)
     members = packed.long()[..., None] >> shifts & ((1 << 8 // a_byte) - 1)
     return members.flatten(-2)

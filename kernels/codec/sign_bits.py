@@ -1,7 +1,8 @@
-"""Where a map is above zero, or NaN, one bit for each value: what a ReLU's gradient asks of it.
+"""Sign bits: one bit for each value of a map, set where the value is above zero or NaN.
 
-Bit i of byte j of a row is that of channel 8 j + i. Kernels move the bits of 32 channels as one
-word: of loads of less than four bytes none run ahead of their use.
+The gradient of a ReLU needs no more of its output. Bit i of byte j of a pixel is that of channel
+8 j + i. Kernels load the bits of 32 channels as one word. The compiler does not pipeline loads of
+fewer than four bytes.
 """
 
 from typing import Final
@@ -11,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BYTE: Final = 8  # channels of a byte
-WORD: Final = 32  # channels of a word
+BYTE: Final = 8  # channels whose bits share a byte
+WORD: Final = 32  # channels whose bits share a word
 
 
 @triton.jit
 def packed_signs(x, dtype: tl.constexpr) -> tl.tensor:
-    """Those of float32 x [R, C] as words of this type, [R, C / bits of a word]."""
+    """The sign bits of float32 x [R, C], packed into words of `dtype`: [R, C / bits of a word]."""
     BITS: tl.constexpr = dtype.primitive_bitwidth
     passing = tl.where(x <= 0, 0, 1).to(tl.uint32).reshape(x.shape[0], x.shape[1] // BITS, BITS)
     return tl.sum(passing << tl.arange(0, BITS).to(tl.uint32)[None, None, :], 2).to(dtype)
@@ -25,25 +26,25 @@ def packed_signs(x, dtype: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def passes(signs) -> tl.tensor:
-    """Where the bits of words [R, W] are ones: [R, C]."""
+    """Where the sign bits in words [R, W] are set: bool [R, W * bits of a word]."""
     BITS: tl.constexpr = signs.dtype.primitive_bitwidth
     passing = signs[:, :, None] >> tl.arange(0, BITS)[None, None, :] & 1
     return (passing != 0).reshape(signs.shape[0], signs.shape[1] * BITS)
 
 
 def words_of(signs: Tensor, channels: int) -> Tensor:
-    """Signs, uint8 [..., C / 8], as the words that kernels move."""
+    """Sign bits uint8 [..., C / 8] viewed as the words that kernels load, int32 where they fit."""
     return signs.view(torch.int32) if channels % WORD == 0 else signs
 
 
 def packed_signs_reference(maps: Tensor) -> Tensor:
-    """The signs of maps [..., C], uint8 [..., C / 8]."""
+    """The sign bits of maps [..., C], uint8 [..., C / 8]."""
     places = torch.arange(BYTE, device=maps.device)
     passing = (~(maps <= 0)).long().unflatten(-1, (-1, BYTE))
     return (passing << places).sum(-1).to(torch.uint8)
 
 
 def passes_reference(signs: Tensor) -> Tensor:
-    """Where the signs of maps are ones, [..., C]."""
+    """Where sign bits uint8 [..., C / 8] are set, bool [..., C]."""
     places = torch.arange(BYTE, device=signs.device)
     return (signs.long()[..., None] >> places & 1).flatten(-2) != 0

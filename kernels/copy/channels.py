@@ -1,7 +1,6 @@
-"""Copies and zeros of channel ranges: maps [..., C] whose pixels lie at one pitch.
+"""Copies and zeroing of channel ranges of contiguous maps [..., C].
 
-Such is a range of the channels of a contiguous map. Bits move as they are, in the widest words that
-addresses, pitches and ranges are whole in.
+Values are moved bit for bit, in the widest words that divide addresses, pitches and ranges.
 """
 
 from typing import Final
@@ -12,9 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 NUM_WARPS: Final = 8
-TILE_NBYTES: Final = 16384
-TILE_WORDS: Final = 128  # of a pixel
-WORDS: Final = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+TILE_NBYTES: Final = 16384  # bytes of a program's tile
+TILE_WORDS: Final = 128  # words of a pixel in a tile, at most
+WORDS: Final = {8: torch.int64, 4: torch.int32, 2: torch.int16}  # types of words by bytes
 
 
 @triton.jit(do_not_specialize=["pixels"])
@@ -45,18 +44,18 @@ def _zero_kernel(
 
 
 def copy_channels(src: Tensor, dst: Tensor) -> None:
-    """dst = src, bit for bit; of one shape and dtype, each at a pitch of its own."""
+    """Copy map src [..., C] to dst of the same shape and dtype. Either may be a channel range."""
     source, target = _in_words(src, dst)
     _launch(_copy_kernel, source, target)
 
 
 def zero_channels(dst: Tensor) -> None:
-    """dst = 0."""
+    """Set map dst [..., C], which may be a channel range, to zero."""
     _launch(_zero_kernel, *_in_words(dst))
 
 
 def _in_words(*maps: Tensor) -> tuple[Tensor, ...]:
-    """The maps as matrices [pixels, words] of the widest integers that they are whole in."""
+    """The maps as matrices [pixels, words] of the widest integers that divide all offsets."""
     rows = [each.flatten(0, -2) for each in maps]
     itemsize = maps[0].element_size()
     lengths = [n for each in rows for n in (each.storage_offset(), each.stride(0), each.shape[1])]
@@ -84,10 +83,10 @@ def _launch(kernel: triton.JITFunction, *rows: Tensor) -> None:
 
 
 def copy_channels_reference(src: Tensor, dst: Tensor) -> None:
-    """What `copy_channels` computes."""
+    """Computes `copy_channels` in torch."""
     dst.copy_(src)
 
 
 def zero_channels_reference(dst: Tensor) -> None:
-    """What `zero_channels` computes."""
+    """Computes `zero_channels` in torch."""
     dst.zero_()

@@ -1,4 +1,4 @@
-"""Copies of bytes between device and pinned host memory by a kernel, instead of a copy engine."""
+"""Copies of bytes between device and pinned host memory by a kernel instead of a copy engine."""
 
 from typing import Final
 
@@ -6,15 +6,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TO_HOST_PROGRAMS: Final = 4  # which store 52 GB/s to pinned memory (H200, 2026-11)
-TO_DEVICE_PROGRAMS: Final = 8  # which load 51
-BLOCK: Final = 16384  # twice 16 bytes a thread
+TO_HOST_PROGRAMS: Final = 4  # store 52 GB/s to pinned memory (H200, 2026-11)
+TO_DEVICE_PROGRAMS: Final = 8  # load 51 GB/s from pinned memory (H200, 2026-11)
+BLOCK: Final = 16384  # bytes of a step of a program: two loads of 16 bytes a thread
 NUM_WARPS: Final = 16
 
 
 @triton.jit
 def _transfer_kernel(source_ptr, target_ptr, numel, BLOCK: tl.constexpr):
-    """Blocks of bytes, each program every so many."""
+    """A program copies every `num_programs`-th block of BLOCK bytes."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     for _ in range(tl.program_id(0), tl.cdiv(numel, BLOCK), tl.num_programs(0)):
         mask = offs < numel
@@ -23,7 +23,7 @@ def _transfer_kernel(source_ptr, target_ptr, numel, BLOCK: tl.constexpr):
 
 
 def transfer(source: Tensor, target: Tensor) -> None:
-    """Copy bytes, uint8 [n], between the device and pinned host memory."""
+    """target = source, bytes uint8 [n]. One lies on the device, the other in pinned host memory."""
     programs = TO_DEVICE_PROGRAMS if source.device.type == "cpu" else TO_HOST_PROGRAMS
     _transfer_kernel[(programs,)](
         source, target, source.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS
@@ -31,5 +31,5 @@ def transfer(source: Tensor, target: Tensor) -> None:
 
 
 def transfer_reference(source: Tensor, target: Tensor) -> None:
-    """The same by torch."""
+    """Computes `transfer` in torch."""
     target.copy_(source, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Class labels copied into the step, and checked on the way.
+"""Copies of class labels into a training step, with a check of every label.
 
-A label that is neither a class nor `ignore_index` raises a fault: updates of parameters, optimizer
-state and running statistics read its flag, and change nothing while it is set.
+A label that is neither a class nor `ignore_index` sets a flag on the device. Updates of parameters,
+of optimizer states and of running statistics read the flag and change nothing while it is set.
 """
 
 from typing import Final
@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK: Final = 2048
+BLOCK: Final = 2048  # labels of a program
 NUM_WARPS: Final = 4
-MOST_SAMPLES: Final = tl.constexpr(2**31 - 1)
+MOST_SAMPLES: Final = tl.constexpr(2**31 - 1)  # samples of a batch, at most
 LEAST_INT32, MOST_INT32 = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
 LOW_BITS: Final = tl.constexpr(2**32 - 1)
 
@@ -48,12 +48,12 @@ def stage_labels(
     labels: Tensor, target: Tensor | None, flag: Tensor, step: Tensor, record: Tensor, *,
     classes: int, ignore_index: int, first: int,
 ) -> None:  # fmt: skip
-    """target int64 [N] or [N, H, W] = labels, of any strides and integer type; None to check alone.
+    """Copy labels [N] or [N, H, W], integers of any type and strides, to int64 target; check them.
 
-    Where a label is neither in 0 to `classes` - 1 nor `ignore_index`, the float32 `flag` [1]
-    becomes 1, and the int64 `record` [2] tells the least sample and its label, `fault_of`. The
-    samples count from `first`, and `step` int64 [1] is the number, above 0, of the present step:
-    the record of an earlier one stays.
+    Without a target the labels are only checked. Where a label is neither in 0 to `classes` - 1 nor
+    `ignore_index`, the float32 `flag` [1] becomes 1 and the int64 `record` [2] gets the step, the
+    least such sample and its label, as `fault_of` reads them. Samples count from `first`. `step`
+    int64 [1] is the number, above 0, of this step. The record of an earlier step stays.
     """
     if labels.numel() == 0:
         return
@@ -67,9 +67,9 @@ def stage_labels(
 
 
 def fault_of(record: Tensor) -> tuple[int, int, int] | None:
-    """The step, sample and label of a record on the CPU; None where all labels were right.
+    """The step, sample and label in a record on the CPU, or None where all labels were right.
 
-    Labels beyond 32 bits are given as the nearest number of 32 bits.
+    A label beyond 32 bits is given as the nearest int32.
     """
     key, step = record.tolist()
     if not key:
@@ -83,7 +83,7 @@ def stage_labels_reference(
     labels: Tensor, target: Tensor | None, flag: Tensor, step: Tensor, record: Tensor, *,
     classes: int, ignore_index: int, first: int,
 ) -> None:  # fmt: skip
-    """What `stage_labels` computes."""
+    """Computes `stage_labels` in torch."""
     if target is not None:
         target.copy_(labels)
     if labels.numel() == 0:

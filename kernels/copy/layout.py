@@ -1,6 +1,6 @@
-"""Copies between the caller's tensors and maps, and between dtypes; sums of maps; shuffles.
+"""Copies between the caller's tensors [N, C, H, W] and maps [N, H, W, C], casts, sums, shuffles.
 
-Under `precision` "tf32" what is written in float32 is rounded to TF32.
+With `precision` "tf32" float32 outputs are rounded to TF32.
 """
 
 from typing import Final
@@ -13,8 +13,8 @@ from ..language.elementwise import are_whole, block_channels, block_ptrs, launch
 from ..language.rounding import stored, stored_reference
 
 NUM_WARPS: Final = 8
-TILE: Final = 4096
-TILE_CHANNELS: Final = 64
+TILE: Final = 4096  # elements of a program
+TILE_CHANNELS: Final = 64  # channels of a program, at most
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -104,21 +104,21 @@ def _permute_kernel(
 
 
 def _as_nhwc(nchw: Tensor) -> Tensor:
-    """A caller's tensor seen as [N, H, W, C]; a vector or matrix [N, F] as one row of N pixels."""
+    """View of a caller's tensor as [N, H, W, C]. A vector [N] or a matrix [N, F] is one row."""
     if nchw.dim() <= 2:
         return nchw[None, None] if nchw.dim() == 2 else nchw[None, None, :, None]
     return nchw.movedim(1, -1) if nchw.dim() >= 4 else nchw.transpose(1, 2)[:, None]
 
 
 def _as_maps(stored_maps: Tensor) -> Tensor:
-    """What is stored seen as [N, H, W, C]; of [N, L, C] a sample is one row."""
+    """View of stored maps as [N, H, W, C]. A sample of [N, L, C] is one row of L pixels."""
     if stored_maps.dim() >= 4:
         return stored_maps
     return stored_maps[:, None] if stored_maps.dim() == 3 else _as_nhwc(stored_maps)
 
 
-def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
-    """Both [N, H, W, C] seen as [N, 1, H * W, C] where neither has gaps between its rows."""
+def _with_merged_rows(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of both [N, H, W, C] as [N, 1, H * W, C] where neither has gaps between its rows."""
     width = src.shape[2]
     if any(t.stride(1) != width * t.stride(2) for t in (src, dst)):
         return src, dst
@@ -126,7 +126,7 @@ def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
-    """dst = src, both [N, H, W, C] of any strides, or of more dimensions."""
+    """dst = src, both [N, H, W, C] or of more dimensions, of any strides."""
     if src.is_contiguous() and dst.is_contiguous():
         cast(src, dst, precision=precision)
         return
@@ -135,7 +135,7 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
     if src.dim() > 4:
         _permute_many(src, dst, precision)
         return
-    src, dst = _rows_joined(src, dst)
+    src, dst = _with_merged_rows(src, dst)
     samples, height, width, channels = src.shape
     block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)
     block_w = min(triton.next_power_of_2(width), TILE // block_c)
@@ -157,7 +157,7 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
 
 
 def _permute_many(src: Tensor, dst: Tensor, precision: str) -> None:
-    """_permute by four dimensions, once those are joined that lie behind one another in both."""
+    """`_permute` of more than four dimensions. Dimensions that are adjacent in both are merged."""
     for dim in range(src.dim() - 2, -1, -1):
         size = src.shape[dim + 1]
         if all(t.stride(dim) == size * t.stride(dim + 1) for t in (src, dst)):
@@ -171,40 +171,42 @@ def _permute_many(src: Tensor, dst: Tensor, precision: str) -> None:
 
 
 def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype.
+    """y [N, H, W, C] = x [N, C, H, W], floats of any strides.
 
-    Also [N, L, C] = [N, C, L], both [N] or [N, F], and of more dimensions than maps have.
+    Also takes x [N, C, L] to y [N, L, C], x [N] or [N, F] to y of the same shape, and x [N, C, ...]
+    of more dimensions.
     """
     _permute(_as_nhwc(x), _as_maps(y), precision)
 
 
 def unstage(y: Tensor, x: Tensor) -> None:
-    """x of any strides and float dtype = y, both of the shapes that `stage` takes."""
+    """x = y: the inverse of `stage`, for the same shapes. x holds floats of any strides."""
     _permute(_as_maps(y), _as_nhwc(x), "ieee")
 
 
 def shuffle_channels(x: Tensor, y: Tensor, *, groups: int) -> None:
-    """y = x, the channels of `groups` runs taking turns; [N, H, W, C], which may be ranges.
+    """Shuffle the channels of x [N, H, W, C] into y, as torch.nn.ChannelShuffle does.
 
-    Back they go by as many groups as a run has channels.
+    Channel j of group i becomes channel j * groups + i. Both may be channel ranges. A shuffle with
+    C / groups groups is the inverse.
     """
     channels = x.shape[3] // groups
     src = x.flatten(1, 2).unflatten(2, (groups, channels))  # [N, pixels, groups, channels]
     dst = y.flatten(1, 2).unflatten(2, (channels, groups)).transpose(2, 3)
-    if groups > channels:  # the longer axis is that of tiles
+    if groups > channels:  # tiles go along the longer axis
         src, dst = src.transpose(2, 3), dst.transpose(2, 3)
     _permute(src.transpose(1, 2), dst.transpose(1, 2), "ieee")
 
 
 def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
-    """dst = src rounded to dst's dtype; contiguous, the same number of elements."""
+    """dst = src rounded to dst's dtype. Both are contiguous, with the same number of elements."""
     launch(_cast_kernel, src, dst, PRECISION=precision)
 
 
 def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
-    """out = a + b, rounded once; same shape and dtype; out may be a or b.
+    """out = a + b, summed in float32 and rounded once. Shapes and dtypes are the same.
 
-    Each is contiguous or a range of the channels of a contiguous map.
+    Each may be a channel range. out may be a or b.
     """
     if are_whole(a, b, out):
         launch(_add_kernel, a, b, out, PRECISION=precision)
@@ -213,26 +215,26 @@ def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
 
 
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """What `stage` computes."""
+    """Computes `stage` in torch."""
     rounded = stored_reference(x, y.dtype, precision)
     y.copy_(rounded.view_as(y) if x.dim() <= 2 else rounded.movedim(1, -1))
 
 
 def unstage_reference(y: Tensor, x: Tensor) -> None:
-    """What `unstage` computes."""
+    """Computes `unstage` in torch."""
     x.copy_(y.view_as(x) if x.dim() <= 2 else y.movedim(-1, 1))
 
 
 def shuffle_channels_reference(x: Tensor, y: Tensor, *, groups: int) -> None:
-    """What `shuffle_channels` computes."""
+    """Computes `shuffle_channels` in torch."""
     y.copy_(x.unflatten(-1, (groups, -1)).transpose(-1, -2).flatten(-2))
 
 
 def cast_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
-    """What `cast` computes."""
+    """Computes `cast` in torch."""
     dst.view(-1).copy_(stored_reference(src, dst.dtype, precision).view(-1))
 
 
 def add_reference(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
-    """What `add` computes."""
+    """Computes `add` in torch."""
     out.copy_(stored_reference(a.float() + b.float(), out.dtype, precision))

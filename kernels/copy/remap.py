@@ -1,7 +1,7 @@
-"""Copies of maps along whose axes an index is computed: pads, slices, rolls, flips and repeats.
+"""Copies of maps with a computed index along each axis: pads, slices, rolls, flips and repeats.
 
-Of each axis an `Axis` tells which element of the source every element of the result is. The
-gradient gathers: each of its elements is one sum, in the order of the result's elements.
+An `Axis` says which element of the source each element of the result copies. The gradient gathers:
+each of its elements is one sum, in the order of the result's elements.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,22 +21,18 @@ MODES: Final = ("constant", "reflect", "replicate", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Element i of a result is element `start + step * i` of the source.
-
-    `mode` tells what stands for elements outside of the source: a constant, or one of its own, as
-    torch.nn.functional.pad names them.
-    """
+    """Element i of the result copies element `start + step * i` of the source."""
 
     start: int = 0
     step: int = 1
-    mode: str = "constant"
+    mode: str = "constant"  # of MODES: what stands for elements outside the source, as in F.pad
 
     def is_identity(self, size: int, out_size: int) -> bool:
-        """Whether a result of this size is the source."""
+        """Whether a result of `out_size` elements equals a source of `size` elements."""
         return (self.start, self.step, size) == (0, 1, out_size)
 
     def bounds(self, out_size: int) -> tuple[int, int]:
-        """The least and the largest place in the source, or outside of it."""
+        """The least and the largest index into the source, which may lie outside it."""
         last = self.start + self.step * (out_size - 1)
         return min(self.start, last), max(self.start, last)
 
@@ -46,7 +42,7 @@ Axes = Sequence[Axis]
 
 @triton.jit
 def _source(i, start, step, size, MODE: tl.constexpr):
-    """The element of the source that is element i of the result, and whether there is one."""
+    """The source element that element i of the result copies, and whether it exists."""
     at = start + i * step
     inside = at == at
     if MODE == "constant":
@@ -63,9 +59,9 @@ def _source(i, start, step, size, MODE: tl.constexpr):
 
 @triton.jit
 def _result(at, tap, first, start, step, size, out_size, MODE: tl.constexpr):
-    """The element of the result that is the `tap`-th copy of the source's, and whether it is one.
+    """The element of the result that is the `tap`-th copy of source element `at`, if there is one.
 
-    Places outside of the source that stand for an element of it begin at `first`.
+    `first` is the first index outside the source that stands for one of its elements.
     """
     place = at
     there = at == at
@@ -134,10 +130,10 @@ def _remap_grad_kernel(
 
 
 def remap(x: Tensor, y: Tensor, *, axes: Axes, fill: float = 0.0, precision: str = "ieee") -> None:
-    """y [N, A, B, C] = the elements of x [N, D, E, F] that the three `axes` tell; contiguous.
+    """y [N, A, B, C] = the elements of x [N, D, E, F] that the three `axes` select. Contiguous.
 
-    `fill` stands for elements outside of x along an axis of mode "constant". Reflections reach
-    less than a side beyond x.
+    `fill` stands for elements outside x along an axis of mode "constant". Reflections must reach
+    less than a side of x beyond it.
     """
     samples, out_height, out_width, channels = y.shape
     if y.numel() == 0:
@@ -148,7 +144,7 @@ def remap(x: Tensor, y: Tensor, *, axes: Axes, fill: float = 0.0, precision: str
 
 
 def remap_grad(dy: Tensor, dx: Tensor, *, axes: Axes, precision: str = "ieee") -> None:
-    """dx of `remap`."""
+    """The gradient dx [N, D, E, F] of x in `remap`, from dy [N, A, B, C]. Contiguous."""
     samples, height, width, channels = dx.shape
     if dx.numel() == 0:
         return
@@ -168,7 +164,7 @@ def _modes(axes: Axes) -> dict[str, str]:
 
 
 def _taps(axis: Axis, size: int, out_size: int) -> tuple[int, int]:
-    """The first place outside, in elements or in sources, and how many stand for one element."""
+    """`first` of `_result`, in elements or in sources, and the copies of one source element."""
     least, most = axis.bounds(out_size)
     if axis.mode == "replicate":
         first = min(0, least)
@@ -181,7 +177,7 @@ def _taps(axis: Axis, size: int, out_size: int) -> tuple[int, int]:
 def remap_reference(
     x: Tensor, y: Tensor, *, axes: Axes, fill: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """What `remap` computes."""
+    """Computes `remap` in torch."""
     values, outside = x, torch.zeros((), dtype=torch.bool, device=x.device)
     for dim, axis in enumerate(axes, 1):
         at, inside = _source_reference(axis, x.shape[dim], y.shape[dim], x.device)
@@ -191,7 +187,7 @@ def remap_reference(
 
 
 def remap_grad_reference(dy: Tensor, dx: Tensor, *, axes: Axes, precision: str = "ieee") -> None:
-    """What `remap_grad` computes."""
+    """Computes `remap_grad` in float64."""
     total = dy.double()
     for dim, axis in enumerate(axes, 1):
         if not axis.is_identity(dx.shape[dim], dy.shape[dim]):
@@ -202,7 +198,7 @@ def remap_grad_reference(dy: Tensor, dx: Tensor, *, axes: Axes, precision: str =
 def _source_reference(
     axis: Axis, size: int, out_size: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What `_source` computes of all elements; those without a source name an existing one."""
+    """`_source` of all elements of the result. An element without a source gets a valid index."""
     at = axis.start + axis.step * torch.arange(out_size, device=device)
     inside = (at >= 0) & (at < size)
     if axis.mode == "reflect":
@@ -214,7 +210,7 @@ def _source_reference(
 
 
 def _sum_of_copies(dy: Tensor, axis: Axis, size: int, dim: int) -> Tensor:
-    """Of each element of the source, the sum of the elements of dy along `dim` that copy it."""
+    """For each source element the sum of the elements of dy along `dim` that copy it."""
     at = torch.arange(size, device=dy.device)
     total = dy.new_zeros(*dy.shape[:dim], size, *dy.shape[dim + 1 :])
     for place, there in _copies(axis, at, size, dy.shape[dim]):
@@ -228,7 +224,7 @@ def _sum_of_copies(dy: Tensor, axis: Axis, size: int, dim: int) -> Tensor:
 def _copies(
     axis: Axis, at: Tensor, size: int, out_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
-    """By tap, the places that stand for the elements `at` of the source, and whether they do."""
+    """For each tap the indices that may stand for source elements `at`, and whether they do."""
     first, taps = _taps(axis, size, out_size)
     for tap in range(taps):
         if axis.mode == "replicate":

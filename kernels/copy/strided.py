@@ -1,4 +1,4 @@
-"""Copies between views of any strides: what permutes, joins and parts maps."""
+"""Copies between views of any strides, which permute, concatenate and split maps."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ from torch import Tensor
 from ..language.rounding import stored, stored_reference
 
 NUM_WARPS: Final = 8
-TILE: Final = 4096
-TILE_SIDE: Final = 64
-OUTER: Final = 4  # dimensions beside those of a tile
+TILE: Final = 4096  # elements of a tile
+TILE_SIDE: Final = 64  # columns of a tile where the source's columns are not contiguous
+OUTER: Final = 4  # dimensions outside a tile's rows and columns
 MOST_DIMENSIONS: Final = OUTER + 2
 
 
@@ -44,10 +44,10 @@ def _copy_strided_kernel(
 
 
 def copy_strided(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
-    """dst = src, of one shape and float dtype and of any strides.
+    """dst = src, floats of one shape and of any strides.
 
-    They have at most MOST_DIMENSIONS where neighbouring dimensions count as one that both hold
-    side by side.
+    Adjacent dimensions that are contiguous in both tensors count as one. At most MOST_DIMENSIONS
+    may remain.
     """
     if src.numel() == 0:
         return
@@ -71,7 +71,7 @@ def copy_strided(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
 
 
 def _merged(src: Tensor, dst: Tensor) -> list[tuple[int, int, int]]:
-    """Sizes and both strides, those of neighbours that count as one merged; two dims at least."""
+    """Size and both strides of each merged dimension, and at least two of them."""
     dims: list[tuple[int, int, int]] = []
     for size, src_stride, dst_stride in zip(src.shape, src.stride(), dst.stride(), strict=True):
         if size == 1:
@@ -86,11 +86,11 @@ def _merged(src: Tensor, dst: Tensor) -> list[tuple[int, int, int]]:
 
 
 def _row_of(dims: list[tuple[int, int, int]], column: int) -> int:
-    """The dimension of a tile beside its columns: that of neighbours in the source, if another."""
+    """The dimension of a tile's rows: that of the least source stride, if it is not the columns."""
     nearest = min(range(column + 1), key=lambda place: dims[place][1] or 1 << 62)
     return nearest if nearest != column else column - 1
 
 
 def copy_strided_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
-    """What `copy_strided` computes."""
+    """Computes `copy_strided` in torch."""
     dst.copy_(stored_reference(src, dst.dtype, precision))

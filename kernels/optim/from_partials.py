@@ -1,7 +1,8 @@
-"""SGD and AdamW from partial sums of a gradient, which itself never exists.
+"""SGD and AdamW from partial sums of a gradient. The gradient itself is never stored.
 
-Partials are contiguous float32 [splits, K, R, S, C/g] of a parameter [K, C/g, R, S], or [splits,
-*shape] of one with one or two dimensions. They are added in index order, as `sum_partials` does.
+Partials are contiguous float32 [splits, K, R, S, C/g] for a parameter [K, C/g, R, S], or [splits,
+*shape] for a parameter of one or two dimensions. They are added in index order, as `sum_partials`
+adds them.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ from ..reduce.partials import add_partials, filters_of, partial_tile, sum_partia
 from .math import Rule, adamw_rule, apply_update, sgd_rule
 from .update import adamw_reference, momentum_states, sgd_reference
 
-TILE: Final = (2048, 8192)  # elements of a program, and those of partials that it loads together
+TILE: Final = (2048, 8192)  # elements of a program, and of partials in flight together, at most
 
 
 @triton.jit(do_not_specialize=["num_partials", "tiles_c"])
@@ -26,7 +27,7 @@ def _update_partials_kernel(
     ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, LOADS: tl.constexpr,
 ):  # fmt: skip
-    """All taps of BLOCK_C channels of one row: partials hold them by tap, parameters by channel."""
+    """A program updates all taps of BLOCK_C channels of one output channel."""
     pid = tl.program_id(0)
     k = (pid // tiles_c).to(tl.int64)
     c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)[:, None]  # [BLOCK_C, 1]
@@ -60,7 +61,7 @@ def sgd_partials(
     param: Tensor, partials: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """`sgd` by the sum of the partials; parameter and buffer of the same strides."""
+    """`sgd` with the sum of the partials as gradient. Parameter and buffer share their strides."""
     states = momentum_states(momentum_buffer)
     _launch(param, partials, states, control, sgd_rule(nesterov, maximize))
 
@@ -70,7 +71,7 @@ def adamw_partials(
     param: Tensor, partials: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool,
 ) -> None:  # fmt: skip
-    """`adamw` by the sum of the partials; parameter and states of the same strides."""
+    """`adamw` by the sum of the partials as gradient. Parameter and states share their strides."""
     _launch(param, partials, (mean, square), control, adamw_rule(maximize))
 
 
@@ -78,7 +79,7 @@ def sgd_partials_reference(
     param: Tensor, partials: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """What `sgd_partials` computes."""
+    """Computes `sgd_partials` in torch."""
     options = {"nesterov": nesterov, "maximize": maximize}
     sgd_reference(param, _sum(partials, param), momentum_buffer, control, **options)
 
@@ -87,7 +88,7 @@ def adamw_partials_reference(
     param: Tensor, partials: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool,
 ) -> None:  # fmt: skip
-    """What `adamw_partials` computes."""
+    """Computes `adamw_partials` in torch."""
     adamw_reference(param, _sum(partials, param), mean, square, control, maximize=maximize)
 
 

@@ -1,7 +1,7 @@
-"""The arithmetic of optimizers, applied to a gradient wherever it comes to be.
+"""The arithmetic of SGD and AdamW, for every kernel that has a gradient at hand.
 
-Products that feed a sum are written as fused multiply-adds, so that a rule has the same bits in
-whatever kernel it is compiled into.
+Sums of products are written as fused multiply-adds. A rule therefore has the same bits in every
+kernel.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,24 @@ import triton.language as tl
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a kernel is compiled for; AdamW keeps two states, SGD one or none."""
+    """The update rule that a kernel is compiled for. AdamW has two states, SGD one or none."""
 
     adamw: bool
     nesterov: bool
     maximize: bool
 
     def constants(self) -> dict[str, bool]:
-        """The rule as a kernel's arguments."""
+        """The rule as compile-time arguments of a kernel."""
         return {"ADAMW": self.adamw, "NESTEROV": self.nesterov, "MAXIMIZE": self.maximize}
 
 
 def sgd_rule(nesterov: bool, maximize: bool) -> Rule:
+    """The rule of torch.optim.SGD with these options."""
     return Rule(adamw=False, nesterov=nesterov, maximize=maximize)
 
 
 def adamw_rule(maximize: bool) -> Rule:
+    """The rule of torch.optim.AdamW (Loshchilov and Hutter 2019)."""
     return Rule(adamw=True, nesterov=False, maximize=maximize)
 
 
@@ -36,7 +38,7 @@ def _sgd_step(
     param, grad, buffer, control_ptr,
     MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
 ):  # fmt: skip
-    """The parameters and their momentum after a step."""
+    """The parameters and their momentum buffer after a step."""
     grad *= tl.load(control_ptr + 5)
     if MAXIMIZE:
         grad = -grad
@@ -52,7 +54,7 @@ def _sgd_step(
 
 @triton.jit
 def _adamw_step(param, grad, mean, square, control_ptr, MAXIMIZE: tl.constexpr):
-    """The parameters and the running means of the gradient and of its square after a step."""
+    """The parameters, and the running means of gradient and squared gradient, after a step."""
     grad = tl.fma(grad, tl.load(control_ptr + 6), 0.0)
     if MAXIMIZE:
         grad = -grad
@@ -68,10 +70,10 @@ def apply_update(
     param_ptr, states, control_ptr, offs, mask, grad,
     ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Update the parameters at `offs`, and their states: two for AdamW, else a momentum or none.
+    """Update the parameters at `offs` and their states: two for AdamW, a momentum or none for SGD.
 
-    Nothing is stored where control[7] is not 0, as after a label that is no class. It masks stores
-    alone, so that loads do not wait for it.
+    Nothing is stored where control[7] is not 0, for example after a label that is no class. The
+    flag masks the stores alone. Loads need not wait for it.
     """
     param = tl.load(param_ptr + offs, mask=mask, other=0.0)
     kept = mask & (tl.load(control_ptr + 7) == 0.0)

@@ -1,4 +1,4 @@
-"""SGD and AdamW over parameters, one or many a launch, their settings read from the device."""
+"""SGD and AdamW updates of one or many parameters a launch. Settings are read from the device."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,9 +11,9 @@ from torch import Tensor
 from ..language.cost import costing, updates
 from .math import Rule, adamw_rule, apply_update, sgd_rule
 
-BLOCK: Final = 2048
+BLOCK: Final = 2048  # elements of a program
 NUM_WARPS: Final = 8
-TENSORS: Final = 8  # that share a launch, at most
+TENSORS: Final = 8  # parameters that share a launch, at most
 SMALL: Final = 1 << 18  # elements of a parameter that shares a launch, at most
 
 Update = tuple[Tensor, Tensor, tuple[Tensor, ...]]  # a parameter, its gradient and its states
@@ -24,7 +24,7 @@ def _update_kernel(
     param_ptrs, grad_ptrs, states, sizes, control_ptr,
     ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Tuples of pointers, and of sizes; the grid's second axis is the place in them."""
+    """The second grid axis is the parameter's index in the tuples of pointers and sizes."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     for i in tl.static_range(len(param_ptrs)):
         if tl.program_id(1) == i:
@@ -36,7 +36,7 @@ def _update_kernel(
 
 
 def _launch(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
-    """One launch for a few small parameters, or for one of any size."""
+    """One launch for all of these parameters."""
     params, grads, states = zip(*updates, strict=True)
     sizes = tuple(param.numel() for param in params)
     grid = (triton.cdiv(max(sizes), BLOCK), len(sizes))
@@ -59,12 +59,12 @@ def sgd(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """One step of torch.optim.SGD on float32 tensors of one layout, in place.
+    """One step of torch.optim.SGD in place, on float32 tensors of the same shape and strides.
 
-    `control` float32 [8] on the device: lr, momentum, dampening, weight_decay, first (not 0 on the
-    first step, when the buffer becomes the gradient), grad_scale (a factor of the gradient), 0, and
-    a flag: where it is not 0 nothing changes. Without a momentum buffer, momentum, dampening and
-    nesterov play no part.
+    `control` float32 [8] on the device holds lr, momentum, dampening, weight_decay, first (not 0 on
+    the first step, where the buffer becomes the gradient), grad_scale (a factor of the gradient), 0
+    and a flag. Nothing changes where the flag is not 0. Without a momentum buffer the settings
+    momentum, dampening and nesterov have no effect.
     """
     updates = [(param, grad, momentum_states(momentum_buffer))]
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
@@ -75,7 +75,7 @@ def sgd_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
     control: Tensor, *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """`sgd` of many parameters; small ones share launches. All have a momentum buffer, or none."""
+    """`sgd` of many parameters; small ones share launches. Either all have a buffer or none has."""
     states = map(momentum_states, momentum_buffers)
     updates = list(zip(params, grads, states, strict=True))
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
@@ -85,11 +85,11 @@ def sgd_many(
 def adamw(
     param: Tensor, grad: Tensor, mean: Tensor, square: Tensor, control: Tensor, *, maximize: bool
 ) -> None:
-    """One step of torch.optim.AdamW on float32 tensors of one layout, in place.
+    """One step of torch.optim.AdamW in place, on float32 tensors of the same shape and strides.
 
-    `mean` and `square` are the running means of the gradient and of its square, at first 0.
-    `control` float32 [8] on the device: what `adamw_control` gives for the step, and a flag: where
-    it is not 0 nothing changes.
+    `mean` and `square` are the running means of the gradient and of its square, 0 before the first
+    step. `control` float32 [8] on the device holds the values of `adamw_control`. Nothing changes
+    where control[7] is not 0.
     """
     _launch_all([(param, grad, (mean, square))], control, adamw_rule(maximize))
 
@@ -99,7 +99,7 @@ def adamw_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
     squares: Sequence[Tensor], control: Tensor, *, maximize: bool,
 ) -> None:  # fmt: skip
-    """`adamw` of many parameters; small ones share launches."""
+    """`adamw` of many parameters. Small parameters share launches."""
     states = zip(means, squares, strict=True)
     updates = list(zip(params, grads, states, strict=True))
     _launch_all(updates, control, adamw_rule(maximize))
@@ -109,11 +109,11 @@ def adamw_control(
     *, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float,
     grad_scale: float = 1.0,
 ) -> tuple[float, ...]:  # fmt: skip
-    """The control block of AdamW's step number `step`, from 1, each entry rounded but once.
+    """The 8 values of `control` for AdamW's step number `step`, counted from 1.
 
-    They are: the factor that decays parameters, the share that a gradient and its square get in
-    their means, the step's size, the factor of the root of the mean square, eps, grad_scale, and 0:
-    the flag, by which updates do nothing.
+    They are the factor that decays parameters, the shares of the new gradient and of its square in
+    their running means, the step size, the factor of the root of the mean square, eps, grad_scale,
+    and the flag 0. Computed in float64, each is rounded to float32 once.
     """
     corrections = [1.0 - beta**step for beta in betas]
     return (
@@ -123,7 +123,7 @@ def adamw_control(
 
 
 def momentum_states(momentum_buffer: Tensor | None) -> tuple[Tensor, ...]:
-    """The states of SGD."""
+    """The states of SGD: the momentum buffer, if there is one."""
     return () if momentum_buffer is None else (momentum_buffer,)
 
 
@@ -136,7 +136,7 @@ def sgd_reference(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """What `sgd` computes."""
+    """Computes `sgd` in torch."""
     lr, momentum, dampening, weight_decay, first, grad_scale = control[:6].unbind()
     step = grad * grad_scale
     if maximize:
@@ -154,7 +154,7 @@ def sgd_many_reference(
     params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
     control: Tensor, *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """What `sgd_many` computes."""
+    """Computes `sgd_many` in torch."""
     for operands in zip(params, grads, momentum_buffers, strict=True):
         sgd_reference(*operands, control, nesterov=nesterov, maximize=maximize)
 
@@ -162,7 +162,7 @@ def sgd_many_reference(
 def adamw_reference(
     param: Tensor, grad: Tensor, mean: Tensor, square: Tensor, control: Tensor, *, maximize: bool
 ) -> None:
-    """What `adamw` computes."""
+    """Computes `adamw` in torch."""
     decay, mean_share, square_share, rate, root_factor, eps, grad_scale = control[:7].unbind()
     step = grad * (-grad_scale if maximize else grad_scale)
     new_mean = mean + (step - mean) * mean_share
@@ -177,6 +177,6 @@ def adamw_many_reference(
     params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
     squares: Sequence[Tensor], control: Tensor, *, maximize: bool,
 ) -> None:  # fmt: skip
-    """What `adamw_many` computes."""
+    """Computes `adamw_many` in torch."""
     for operands in zip(params, grads, means, squares, strict=True):
         adamw_reference(*operands, control, maximize=maximize)

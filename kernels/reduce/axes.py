@@ -1,7 +1,8 @@
 """Sums, means, extremes, norms and variances over axes of maps, with their gradients.
 
-Axes are groups of neighbours, some of them reduced: [2 kept, 3 reduced, 5 kept]. A program reduces
-some elements of one sample, in one order, so that a result has the same bits in any launch.
+Adjacent axes that are kept, or reduced, count as one: [2 kept, 3 reduced, 5 kept]. A program
+computes some results of one sample. The order of their sums depends on the sizes alone, and results
+have the same bits in any launch.
 """
 
 from collections.abc import Sequence
@@ -15,20 +16,20 @@ from torch import Tensor
 
 from ..language.rounding import stored, stored_reference
 
-# The gradients of "amax" and "amin" are divided among elements that are alike, those of "max" and
-# "min" are the first one's.
+# The gradients of "amax" and "amin" are divided among all elements equal to the extreme. Those of
+# "max" and "min" go to the first such element.
 FUNCTIONS: Final = ("sum", "mean", "amax", "amin", "max", "min", "norm", "var", "std")
-READS_INPUT: Final = frozenset(FUNCTIONS) - {"sum", "mean"}  # in their gradients
-MOST_GROUPS: Final = 2  # of kept axes, and of reduced ones
-TILE: Final = 4096
-KEPT_TILE: Final = 64
+READS_INPUT: Final = frozenset(FUNCTIONS) - {"sum", "mean"}  # functions whose gradient reads x
+MOST_GROUPS: Final = 2  # kept axes, and reduced axes, at most
+TILE: Final = 4096  # elements of a tile
+KEPT_TILE: Final = 64  # results of a program, at most
 NUM_WARPS: Final = 8
 SIZES: Final = ["kept", "reduced", "kept_inner", "reduced_inner", "tiles"]
 
 
 @triton.jit
 def _offsets(i, inner, outer_stride, inner_stride, SPLIT: tl.constexpr):
-    """Where elements i of the kept, or of the reduced, axes lie in a sample."""
+    """Offsets in a sample of elements i of the kept or of the reduced axes."""
     if SPLIT:
         return (i // inner).to(tl.int64) * outer_stride + (i % inner).to(tl.int64) * inner_stride
     return i.to(tl.int64) * inner_stride
@@ -39,7 +40,7 @@ def _total(
     x_ptr, places, mask_k, mean, reduced, reduced_inner, outer_stride, inner_stride,
     KIND: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Of kept elements [BLOCK_K, 1]: a sum, sum of squares (less a mean), or the largest."""
+    """The sum, the sum of squares about `mean`, or the maximum for kept elements: [BLOCK_K, 1]."""
     total = tl.zeros((BLOCK_K, BLOCK_R), tl.float32)
     if KIND == "largest":
         total = total - float("inf")
@@ -83,7 +84,7 @@ def _first_and_count(
     x_ptr, places, mask_k, value, reduced, reduced_inner, outer_stride, inner_stride,
     SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """The first of the reduced elements that are a value, and how many are."""
+    """Index of the first reduced element that equals `value`, and the number of such elements."""
     first = tl.zeros((BLOCK_K, BLOCK_R), tl.int32) + reduced
     count = tl.zeros((BLOCK_K, BLOCK_R), tl.int32)
     for start in range(0, reduced, BLOCK_R):
@@ -100,7 +101,7 @@ def _first_and_count(
 @triton.jit
 def _place(tiles, kept, kept_inner, outer_stride, inner_stride, SPLIT: tl.constexpr,
            BLOCK_K: tl.constexpr):  # fmt: skip
-    """The sample of this program, its kept elements, where these lie, and which are there."""
+    """This program's sample (int64), kept elements [BLOCK_K, 1], their offsets and their mask."""
     pid = tl.program_id(0)
     k = pid % tiles * BLOCK_K + tl.arange(0, BLOCK_K)[:, None]
     places = _offsets(k, kept_inner, outer_stride, inner_stride, SPLIT)
@@ -220,10 +221,10 @@ def reduce_axes(
     x: Tensor, y: Tensor, *, sizes: Sequence[int], reduced: Sequence[bool], function: str,
     correction: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y [N, K] = a function of FUNCTIONS over the `reduced` axes of x [N, *sizes]; contiguous.
+    """y [N, K] = one of FUNCTIONS over the `reduced` axes of x [N, *sizes]. Both are contiguous.
 
-    Kept and reduced axes take turns, up to MOST_GROUPS of each. Variances divide by the number of
-    elements less the `correction`.
+    Kept and reduced axes alternate, at most MOST_GROUPS of each. "var" and "std" divide by the
+    number of reduced elements less the `correction`.
     """
     if y.numel():
         grid, settings = _launch(len(x), sizes, reduced, function, correction)
@@ -234,7 +235,7 @@ def reduce_axes_grad(
     x: Tensor | None, dy: Tensor, dx: Tensor, *, sizes: Sequence[int], reduced: Sequence[bool],
     function: str, correction: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `reduce_axes`; x is read by the functions READS_INPUT alone."""
+    """The gradient dx [N, *sizes] of `reduce_axes` from dy [N, K]. Only READS_INPUT need x."""
     if dx.numel():
         grid, settings = _launch(len(dx), sizes, reduced, function, correction)
         _reduce_grad_kernel[grid](x, dy, dx, **settings, FUNCTION=function, PRECISION=precision)
@@ -243,7 +244,7 @@ def reduce_axes_grad(
 def _launch(
     samples: int, sizes: Sequence[int], reduced: Sequence[bool], function: str, correction: float
 ) -> tuple[tuple[int], dict[str, Any]]:
-    """The grid, and the operands that say where elements lie."""
+    """The grid, and the arguments of a launch that depend on sizes."""
     kept, reduction = (
         [i for i, each in enumerate(reduced) if each is flag] for flag in (False, True)
     )
@@ -272,7 +273,7 @@ def reduce_axes_reference(
     x: Tensor, y: Tensor, *, sizes: Sequence[int], reduced: Sequence[bool], function: str,
     correction: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `reduce_axes` computes."""
+    """Computes `reduce_axes` in torch."""
     if y.numel():
         rows = _rows(x.double(), sizes, reduced)
         y.copy_(stored_reference(_reduced(rows, function, correction).float(), y.dtype, precision))
@@ -282,7 +283,7 @@ def reduce_axes_grad_reference(
     x: Tensor | None, dy: Tensor, dx: Tensor, *, sizes: Sequence[int], reduced: Sequence[bool],
     function: str, correction: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `reduce_axes_grad` computes."""
+    """Computes `reduce_axes_grad` in torch."""
     if not dx.numel():
         return
     wide, target = dy.double()[..., None], _rows(dx, sizes, reduced, copies=False)
@@ -300,7 +301,7 @@ def reduce_axes_grad_reference(
 def _rows(
     x: Tensor, sizes: Sequence[int], reduced: Sequence[bool], *, copies: bool = True
 ) -> Tensor:
-    """x as [N, kept elements, reduced elements]; without `copies` as a view, axis by axis."""
+    """x as [N, kept elements, reduced elements], or without `copies` a view with all axes."""
     axes = [1 + i for flag in (False, True) for i, each in enumerate(reduced) if each is flag]
     view = x.view(len(x), *sizes).permute(0, *axes)
     if not copies:
@@ -310,7 +311,7 @@ def _rows(
 
 
 def _reduced(rows: Tensor, function: str, correction: float) -> Tensor:
-    """The function of the last axis."""
+    """The function over the last axis."""
     if function in ("sum", "mean", "amax", "amin"):
         return torch.__dict__[function](rows, -1)  # type: ignore[no-any-return]
     if function in ("max", "min"):
@@ -323,7 +324,7 @@ def _reduced(rows: Tensor, function: str, correction: float) -> Tensor:
 
 
 def _grad(rows: Tensor, dy: Tensor, function: str, divisor: float) -> Tensor:
-    """Gradients of rows [N, K, R] from those of their function [N, K, 1]."""
+    """The gradient of rows [N, K, R] from the gradient dy [N, K, 1] of their function."""
     if function in ("max", "min"):
         first = torch.__dict__["arg" + function](rows, -1, keepdim=True)
         return torch.zeros_like(rows).scatter(-1, first, dy)

@@ -1,6 +1,7 @@
-"""Sums in a fixed order: of partial gradients, and of the rows of a map.
+"""Sums of partial gradients and of the rows of a map, in a fixed order.
 
-Nothing here adds by atomics, so a sum has the same bits in whatever pieces its terms arrive.
+Nothing is added by atomics. A sum has the same bits whether its terms come in one call or in
+several.
 """
 
 from typing import Final
@@ -11,21 +12,22 @@ from torch import Tensor
 
 from ..language import device
 
-# Of partials: elements of a program, and those that it loads together. 11 of 512->512 3x3 filters
-# take 36 us so, with twice the elements 45 us (H200, 2026-11-21).
+# Elements of a program, and of partials in flight together. 11 partials of 512->512 3x3 filters
+# take 36 us, and 45 us with twice the elements (H200, 2026-11-21).
 SUM_TILE: Final = (512, 6144)
-FEW_TILE: Final = 128  # of a gradient that is too small to occupy the GPU by other ones
-MOST_LOADS: Final = 32
-INTERPRETED_LOADS: Final = 2  # there each takes its time, and so does a program
+FEW_TILE: Final = 128  # elements of a program where larger programs would not occupy the GPU
+MOST_LOADS: Final = 32  # partials in flight together, at most
+INTERPRETED_LOADS: Final = 2  # MOST_LOADS in the interpreter, where every load takes time
 PARTIAL_WARPS: Final = 4
 ROWS_BLOCK: Final = (128, 64)  # [rows, columns]; 64 bfloat16 columns are one 128-byte line
 
 
 @triton.jit
 def add_partials(total, ptrs, mask, num_partials, numel, LOADS: tl.constexpr) -> tl.tensor:
-    """total + p0 + p1 + ..., of partials `numel` elements apart, LOADS of them in flight together.
+    """total + p0 + p1 + ..., in this order, of partials `numel` elements apart at `ptrs`.
 
-    In the place of those behind the last one comes -0, which changes no sum.
+    LOADS partials are in flight together. Beyond the last partial -0 is added, which changes no
+    sum.
     """
     for first in range(0, num_partials, LOADS):
         values = ()
@@ -43,9 +45,9 @@ def _sum_partials_kernel(
     stride_k, stride_c, stride_r, stride_s,
     FIRST: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, LOADS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """All taps of BLOCK_C channels of one row: partials hold them by tap, a gradient in any order.
+    """A program sums all taps of BLOCK_C channels of one output channel k.
 
-    A tap is row * columns + column of a filter.
+    Tap `row * columns + column` is an element of a filter. Partials are ordered [k, tap, channel].
     """
     pid = tl.program_id(0)
     k = (pid // tiles_c).to(tl.int64)
@@ -67,7 +69,7 @@ def sum_rows_kernel(
     rows_ptr, partials_ptr, num_rows, num_columns, group, slice_rows, splits,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Partial (g, j) of the columns' sums: over slice j of the rows of group g."""
+    """Partial (g, j) is the sum of BLOCK_C columns over slice j of the rows of group g."""
     pid_partial = tl.program_id(1).to(tl.int64)
     start = pid_partial // splits * group + pid_partial % splits * slice_rows
     stop = tl.minimum(start + slice_rows, (pid_partial // splits + 1) * group)
@@ -85,12 +87,12 @@ def sum_rows_kernel(
 
 
 def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
-    """grad = p0 + p1 + ... (`first`) or grad + p0 + p1 + ..., in index order.
+    """grad = p0 + p1 + ... where `first`, else grad + p0 + p1 + ..., in index order.
 
-    `grad` is a float32 parameter gradient [K, C/g, R, S], [K, C/g, S] or [K, C] of any strides, or
-    a contiguous one of other dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's
-    shape, under leading dimensions: those of [K, C/g, S] are [splits, K, 1, S, C/g]. One call with
-    all of them has the bits of calls with consecutive pieces.
+    `grad` is the float32 gradient of a parameter: [K, C/g, R, S], [K, C/g, S] or [K, C] of any
+    strides, or contiguous of another shape. Partials are contiguous float32 with leading dimensions
+    before [K, R, S, C/g], or before grad's shape; those of [K, C/g, S] are [splits, K, 1, S, C/g].
+    One call with all partials gives the bits of several calls with consecutive partials.
     """
     if grad.numel() == 0:
         return
@@ -108,7 +110,10 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
 def partial_tile(
     rows: int, channels: int, taps: int, elements: int, in_flight: int
 ) -> dict[str, int]:
-    """A program's channels and taps, partials that it loads together, and warps."""
+    """Compile-time arguments of a program that sums partials of a gradient [rows, channels, taps].
+
+    A program has at most `elements` elements, and `in_flight` elements of partials in flight.
+    """
     interpreted = device.interpreted()
     if rows * channels * taps < elements * device.num_sms() and not interpreted:
         elements = FEW_TILE
@@ -120,10 +125,10 @@ def partial_tile(
 
 
 def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
-    """Sums of the columns of rows [M, F] into float32 partials [G, F] or [G, splits, F].
+    """Sums of rows [M, F] into float32 partials [G, F] or [G, splits, F], G = ceil(M / group).
 
-    Partial g of G = ceil(M / group) sums the rows [g * group, (g + 1) * group), each of its slices
-    an equal share of ceil(group / splits) rows; the last may be short or empty.
+    Partial g covers the rows [g * group, (g + 1) * group). Each of its splits covers
+    ceil(group / splits) consecutive rows; the last may have fewer or none.
     """
     num_rows, num_columns = rows.shape
     if num_rows == 0:
@@ -133,12 +138,12 @@ def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
     grid = (triton.cdiv(num_columns, block_c), triton.cdiv(num_rows, group) * splits)
     sum_rows_kernel[grid](
         rows, partials, num_rows, num_columns, group, triton.cdiv(group, splits), splits,
-        BLOCK_R=block_r, BLOCK_C=block_c, num_warps=8,  # 4 spill where rows end inside a line
+        BLOCK_R=block_r, BLOCK_C=block_c, num_warps=8,  # 4 warps spill where F is no multiple of 64
     )  # fmt: skip
 
 
 def sum_partials_reference(partials: Tensor, grad: Tensor, *, first: bool) -> None:
-    """Plain `sum_partials`, to the same bits."""
+    """Computes `sum_partials` in torch, to the same bits."""
     logical = grad
     if grad.dim() == 4 or _are_rows(grad, partials):
         logical = filters_of(grad, partials).permute(0, 2, 3, 1)
@@ -149,7 +154,7 @@ def sum_partials_reference(partials: Tensor, grad: Tensor, *, first: bool) -> No
 
 
 def sum_rows_reference(rows: Tensor, partials: Tensor, *, group: int) -> None:
-    """Plain `sum_rows`."""
+    """Computes `sum_rows` in torch."""
     splits = _splits(partials)
     shares = partials.view(-1, splits, rows.shape[1])
     slice_rows = triton.cdiv(group, splits)
@@ -165,7 +170,7 @@ def _splits(partials: Tensor) -> int:
 
 
 def filters_of(grad: Tensor, partials: Tensor) -> Tensor:
-    """A parameter or its gradient as filters [K, C/g, R, S], of single taps where it is none."""
+    """View of a parameter or its gradient as filters [K, C/g, R, S]; a matrix has filters 1x1."""
     if grad.dim() == 4:
         return grad
     if _are_rows(grad, partials):

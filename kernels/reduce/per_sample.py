@@ -1,8 +1,8 @@
-"""Running sums over the batch of what passes by sample have left of parameters' gradients.
+"""Running sums over a batch of the per-sample sums from which parameters' gradients are made.
 
-A pass leaves of each sample a number of chunks, and of each chunk sums of `columns` values of some
-kinds. A split of the running sums takes the same chunks of every sample, whole groups of samples
-at a time, so that a sum has the same bits wherever launches are cut between groups.
+A pass stores sums [N, chunks, kinds, columns], for example of weight and bias. A split of the
+running sums adds the same chunks of every sample. Groups of samples are summed first. The bits do
+not depend on where launches cut the batch, as long as they cut between groups.
 """
 
 from typing import Final
@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-GROUP: Final = 16  # samples that add up before they are added
+GROUP: Final = 16  # samples that are summed before they are added to a running sum
 MOST_SPLITS: Final = 16
-BLOCK: Final = 64
+BLOCK: Final = 64  # columns of a program
 
 
 def sample_splits(chunks: int) -> int:
-    """Running sums side by side, of samples that have so many chunks."""
+    """Number of splits of the running sums for samples of `chunks` chunks."""
     return min(chunks, MOST_SPLITS)
 
 
@@ -43,10 +43,10 @@ def _add_sums_kernel(
 
 
 def add_sample_sums(sums: Tensor, running: Tensor, *, kind: int, first: bool) -> None:
-    """Add the sums of one kind of a run of samples to running ones, float32 [splits, columns].
+    """Add the sums of one kind of N samples to running sums, float32 [splits, columns].
 
-    sums are contiguous float32 [N, chunks, kinds, columns]. `first` starts new sums; other launches
-    start at a multiple of GROUP samples.
+    sums are contiguous float32 [N, chunks, kinds, columns]. `first` starts new running sums. Every
+    other launch must start at a multiple of GROUP samples of the batch.
     """
     num_samples, chunks, kinds, columns = sums.shape
     if sums.numel() == 0:
@@ -58,7 +58,7 @@ def add_sample_sums(sums: Tensor, running: Tensor, *, kind: int, first: bool) ->
 
 
 def add_sample_sums_reference(sums: Tensor, running: Tensor, *, kind: int, first: bool) -> None:
-    """What `add_sample_sums` computes."""
+    """Computes `add_sample_sums` in torch."""
     if first:
         running.zero_()
     share = triton.cdiv(sums.shape[1], running.shape[0])
