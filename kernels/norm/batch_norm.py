@@ -20,25 +20,12 @@ from ..codec.sign_bits import packed_signs, packed_signs_reference, words_of
 from ..language.rounding import stored, stored_reference
 from ..pointwise.activation import activate_reference
 from ..pointwise.activation_math import activated
-from .batch_norm_tiles import (
-    MERGED,
-    in_tile,
-    normalized,
-    normalizing,
-    offsets,
-    pitch_of,
-    place_of,
-    slice_at,
-    slice_ranges,
-    slices_of,
-    summing,
-    words_at,
-    writing,
-)
+from . import batch_norm_tiles as tiles
+from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
 from .running_stats import is_tracking, load_moments, mean_about, track
 
 RECALLED: Final = 128  # channels of a program that reads running statistics
-Normalizing: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
+Normalizer: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
@@ -151,13 +138,13 @@ def _normalize_kernel(
     mask = in_tile(num_rows - start, mask_c, BLOCK_R)
     ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
     x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-    at = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    at = normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     y = normalized(x, *at).to(y_ptr.dtype.element_ty)
     if residual_ptr is not None:
         ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
         residual = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         if residual_statistics_ptr is not None:
-            at = normalizing(
+            at = normalizer(
                 residual_statistics_ptr, residual_weight_ptr, residual_bias_ptr, c, mask_c, channels
             )
             residual = normalized(residual, *at).to(y_ptr.dtype.element_ty).to(tl.float32)
@@ -178,12 +165,12 @@ def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
     partials are float32 [ceil(n / group), splits, 2, C], the shape of a `BatchNormPlan`. x must
     start at a group's first sample. x is read once.
     """
-    cut = slices_of(x.shape, partials, group)
+    cut = tiles.slices_of(x.shape, partials, group)
     channels = x.shape[-1]
-    tile = summing(x)
+    tile = tiles.summing(x)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _moments_kernel[grid](
-        x, partials, cut.rows, channels, pitch_of(x), pitch_of(partials),
+        x, partials, cut.rows, channels, tiles.pitch_of(x), tiles.pitch_of(partials),
         cut.group_rows, cut.slice_rows, cut.splits, **tile,
     )  # fmt: skip
 
@@ -201,16 +188,16 @@ def batch_norm_statistics(
     counts the batches and is raised by 1. Neither changes where the float32 `flag` [1] is given and
     not 0.
     """
-    cut = slices_of(shape, partials, group)
+    cut = tiles.slices_of(shape, partials, group)
     channels = shape[-1]
     if momentum is None:  # all programs read the count
         _count_kernel[(1,)](num_batches, flag)
-    _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+    _statistics_kernel[(triton.cdiv(channels, tiles.MERGED["BLOCK_C"]),)](
         partials, statistics, running_mean, running_var, num_batches, flag,
-        cut.count, cut.rows, channels, pitch_of(partials),
+        cut.count, cut.rows, channels, tiles.pitch_of(partials),
         cut.group_rows, cut.slice_rows, cut.splits,
         float(eps), 0.0 if momentum is None else float(momentum), CUMULATIVE=momentum is None,
-        **MERGED,
+        **tiles.MERGED,
     )  # fmt: skip
 
 
@@ -227,7 +214,7 @@ def batch_norm_recall(
 def batch_norm(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
-    residual_by: Normalizing | None = None,
+    residual_by: Normalizer | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """y = function((x - mean) / sqrt(variance + eps) * weight + bias + residual).
@@ -241,12 +228,12 @@ def batch_norm(
     if x.numel() == 0:
         return
     channels = x.shape[-1]
-    num_rows, tile = x.numel() // channels, writing(x, residual, y)
+    num_rows, tile = x.numel() // channels, tiles.writing(x, residual, y)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _normalize_kernel[grid](
         x, statistics, weight, bias, residual, *(residual_by or (None, None, None)), y,
         None if signs is None else words_of(signs, channels),
-        num_rows, channels, pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
+        num_rows, channels, *map(tiles.pitch_of, (x, residual, y)), float(coefficient),
         FUNCTION=function, PRECISION=precision, **tile,
     )  # fmt: skip
 
@@ -256,7 +243,7 @@ def batch_norm_moments_reference(x: Tensor, partials: Tensor, *, group: int) -> 
     rows = x.reshape(-1, x.shape[-1]).double()
     found = partials.view(-1, *partials.shape[2:])
     for (start, stop), (mean, square) in zip(
-        slice_ranges(x.shape, partials, group), found, strict=True
+        tiles.slice_ranges(x.shape, partials, group), found, strict=True
     ):
         members = rows[start:stop]
         exact = members.sum(0) / max(1, stop - start)
@@ -271,7 +258,7 @@ def batch_norm_statistics_reference(
     flag: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Computes `batch_norm_statistics` in torch."""
-    counts = [stop - start for start, stop in slice_ranges(shape, partials, group)]
+    counts = [stop - start for start, stop in tiles.slice_ranges(shape, partials, group)]
     rows, total = _column(counts, partials.device), float(sum(counts))
     means, squares = partials.view(-1, *partials.shape[2:]).double().unbind(1)
     mean = (rows * means).sum(0) / total
@@ -311,7 +298,7 @@ def batch_norm_recall_reference(
 def batch_norm_reference(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
-    residual_by: Normalizing | None = None,
+    residual_by: Normalizer | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Computes `batch_norm` in torch."""

@@ -24,22 +24,9 @@ from ..pointwise.activation import (
     activate_reference,
 )
 from ..pointwise.activation_math import activated, grad_by_input, grad_by_output
+from . import batch_norm_tiles as tiles
 from .batch_norm import normalized_reference
-from .batch_norm_tiles import (
-    MERGED,
-    in_tile,
-    normalized,
-    normalizing,
-    offsets,
-    pitch_of,
-    place_of,
-    slice_at,
-    slice_ranges,
-    slices_of,
-    summing,
-    words_at,
-    writing,
-)
+from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
 
 # The input of the residual's own batch normalization, its statistics, and its partial sums.
 ResidualSums: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -75,7 +62,7 @@ def _sums_kernel(
     """A program sums dy and dy (x - mean) of BLOCK_C channels of a slice, also for the residual."""
     part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
-    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    mean, scale, shift = normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     if residual_ptr is not None:
@@ -155,7 +142,7 @@ def _grad_input_kernel(
     mask = in_tile(num_rows - start, mask_c, BLOCK_R)
     ptrs = dy_ptr + offsets(start, c, dy_pitch, ALIGN, BLOCK_R)
     dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    mean, scale, shift = normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     if (FUNCTION != "") or (dbias_ptr is not None):
         ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
         x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
@@ -197,18 +184,18 @@ def batch_norm_grad_sums(
     products of `precision` read it. `residual` gets the same sums for a residual that was
     normalized too. Each map is moved once.
     """
-    cut = slices_of(x.shape, partials, group)
+    cut = tiles.slices_of(x.shape, partials, group)
     channels = x.shape[-1]
     signs = None
     if y is not None and y.dtype == torch.uint8:
         y, signs = None, words_of(y, channels)
     given = (None, None, None) if residual is None else residual
-    tile = summing(x, dy, term, y, grad, given[0])
+    tile = tiles.summing(x, dy, term, y, grad, given[0])
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
         x, dy, term, statistics, weight, bias, y, signs, partials, grad, *given,
         cut.rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad), pitch_of(given[0]),
+        *map(tiles.pitch_of, (x, dy, term, y, grad, given[0])),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
         **_function_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
@@ -226,9 +213,9 @@ def batch_norm_grad_params(
 ) -> None:
     """The gradients of weight and bias, float32 [C], from the sums of `batch_norm_grad_sums`."""
     channels = statistics.shape[1]
-    _params_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+    _params_kernel[(triton.cdiv(channels, tiles.MERGED["BLOCK_C"]),)](
         partials, statistics, dweight, dbias, partials.shape[0] * partials.shape[1], channels,
-        **MERGED,
+        **tiles.MERGED,
     )  # fmt: skip
 
 
@@ -250,11 +237,11 @@ def batch_norm_grad_input(
     if dx.numel() == 0:
         return
     channels = dx.shape[-1]
-    num_rows, tile = dx.numel() // channels, writing(dx, dy, x, added)
+    num_rows, tile = dx.numel() // channels, tiles.writing(dx, dy, x, added)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _grad_input_kernel[grid](
         x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), rounded_from,
+        *map(tiles.pitch_of, (x, dy, added, dx)), rounded_from,
         1.0 / rows, float(coefficient),
         **_function_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
@@ -282,7 +269,7 @@ def batch_norm_grad_sums_reference(
     off, terms = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
     found = partials.view(-1, *partials.shape[2:])
     for (start, stop), (total, product) in zip(
-        slice_ranges(x.shape, partials, group), found, strict=True
+        tiles.slice_ranges(x.shape, partials, group), found, strict=True
     ):
         total.copy_(terms[start:stop].sum(0))
         product.copy_((terms[start:stop] * off[start:stop]).sum(0))

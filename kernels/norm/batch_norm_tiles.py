@@ -156,7 +156,7 @@ def words_at(
 
 
 @triton.jit
-def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
+def normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
     """Mean, factor and summand by which channels c are normalized, [1, BLOCK_C] each."""
     mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)
     scale = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)

@@ -15,16 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from ..language.elementwise import (
-    are_whole,
-    block_at,
-    block_channels,
-    block_ptrs,
-    launch,
-    launch_ranges,
-    load_values,
-    store_values,
-)
+from ..language import elementwise
+from ..language.elementwise import block_at, block_channels, block_ptrs, load_values, store_values
 from ..language.rounding import stored, stored_reference
 from .activation_math import activated, grad_by_input, grad_by_output
 
@@ -142,19 +134,19 @@ def _activate_grad_ranges_kernel(
 
 def relu(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y = max(x, 0). NaN stays NaN. y may be x."""
-    if are_whole(x, y):
-        launch(_relu_kernel, x, y, PRECISION=precision)
+    if elementwise.are_whole(x, y):
+        elementwise.launch(_relu_kernel, x, y, PRECISION=precision)
     else:
-        launch_ranges(_activate_ranges_kernel, x, y, PRECISION=precision, **_RELU)
+        elementwise.launch_ranges(_activate_ranges_kernel, x, y, PRECISION=precision, **_RELU)
 
 
 def relu_grad(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """dx = dy where the output y of `relu` is above zero or NaN, else 0. dx may be dy."""
-    if are_whole(y, dy, dx):
-        launch(_relu_grad_kernel, y, dy, dx, PRECISION=precision)
+    if elementwise.are_whole(y, dy, dx):
+        elementwise.launch(_relu_grad_kernel, y, dy, dx, PRECISION=precision)
     else:
         settings = {"BY_OUTPUT": True, "PRECISION": precision, **_RELU}
-        launch_ranges(_activate_grad_ranges_kernel, y, dy, dx, **settings)
+        elementwise.launch_ranges(_activate_grad_ranges_kernel, y, dy, dx, **settings)
 
 
 def activate(
@@ -164,11 +156,12 @@ def activate(
 
     `coefficient` is the slope of leaky_relu below zero, which is not negative, or the alpha of elu.
     """
-    constants = {"FUNCTION": function, "PRECISION": precision}
-    if are_whole(x, y):
-        launch(_activate_kernel, x, y, coefficient=float(coefficient), **constants)
+    constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
+    constants["coefficient"] = float(coefficient)
+    if elementwise.are_whole(x, y):
+        elementwise.launch(_activate_kernel, x, y, **constants)
     else:
-        launch_ranges(_activate_ranges_kernel, x, y, coefficient=float(coefficient), **constants)
+        elementwise.launch_ranges(_activate_ranges_kernel, x, y, **constants)
 
 
 def activate_grad(
@@ -183,10 +176,10 @@ def activate_grad(
     """
     constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
     constants |= {"BY_OUTPUT": _reads_output(function, by_input), "coefficient": float(coefficient)}
-    if are_whole(values, dy, dx):
-        launch(_activate_grad_kernel, values, dy, dx, **constants)
+    if elementwise.are_whole(values, dy, dx):
+        elementwise.launch(_activate_grad_kernel, values, dy, dx, **constants)
     else:
-        launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
+        elementwise.launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
 
 
 def _reads_output(function: str, by_input: bool) -> bool:

@@ -14,16 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from ..language.elementwise import (
-    are_whole,
-    block_at,
-    block_channels,
-    block_ptrs,
-    launch,
-    launch_ranges,
-    load_values,
-    store_values,
-)
+from ..language import elementwise
+from ..language.elementwise import block_at, block_channels, block_ptrs, load_values, store_values
 from ..language.rounding import stored, stored_reference
 from .unary_math import unary as _unary
 from .unary_math import unary_gradient as _unary_gradient
@@ -107,10 +99,10 @@ def unary(
 ) -> None:  # fmt: skip
     """y = one of FUNCTIONS of x, with the numbers a and b of NUMBERS. y may be x."""
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
-    if are_whole(x, y):
-        launch(_unary_kernel, x, y, **settings)
+    if elementwise.are_whole(x, y):
+        elementwise.launch(_unary_kernel, x, y, **settings)
     else:
-        launch_ranges(_unary_ranges_kernel, x, y, **settings)
+        elementwise.launch_ranges(_unary_ranges_kernel, x, y, **settings)
 
 
 def unary_grad(
@@ -121,10 +113,10 @@ def unary_grad(
     if function == "clamp" and not _hands_on_at_bounds():
         function = "clamp_inside"
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
-    if are_whole(x, dy, dx):
-        launch(_unary_grad_kernel, x, dy, dx, **settings)
+    if elementwise.are_whole(x, dy, dx):
+        elementwise.launch(_unary_grad_kernel, x, dy, dx, **settings)
     else:
-        launch_ranges(_unary_grad_ranges_kernel, x, dy, dx, **settings)
+        elementwise.launch_ranges(_unary_grad_ranges_kernel, x, dy, dx, **settings)
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Tensor, float, float], Tensor]]] = {

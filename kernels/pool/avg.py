@@ -12,18 +12,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from ..language.map_tiles import (
-    LOOP_SIZES,
-    Pair,
-    any_ceil,
-    by_side,
-    launch,
-    nchw,
-    row,
-    sides,
-    tile_place,
-    unroll,
-)
+from ..language import map_tiles
+from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
 
 
@@ -214,7 +204,7 @@ def _avg_constants(
     kernel: Pair, stride: Pair, padding: Pair, count_include_pad: bool, divisor_override: int | None
 ) -> dict[str, int]:
     divisors = {"COUNT_PADDING": count_include_pad, "DIVISOR": divisor_override or 0}
-    return by_side(kernel=kernel, stride=stride, padding=padding) | divisors
+    return map_tiles.by_side(kernel=kernel, stride=stride, padding=padding) | divisors
 
 
 def avg_pool2d(
@@ -230,7 +220,7 @@ def avg_pool2d(
     launch(
         _avg_pool2d_kernel, (x, y, *sides(x, y)), samples * out_height, out_width, channels,
         **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
-        UNROLL=unroll(*kernel), PRECISION=precision,
+        UNROLL=map_tiles.unroll(*kernel), PRECISION=precision,
     )  # fmt: skip
 
 
@@ -248,12 +238,13 @@ def avg_pool2d_grad(
         cells_w = triton.cdiv(width + padding[1], stride[1])
         launch(
             _avg_pool2d_spread_kernel, operands, samples * cells_h, cells_w, channels,
-            **constants, cells_h=cells_h, UNROLL=unroll(*stride), PRECISION=precision,
+            **constants, cells_h=cells_h, UNROLL=map_tiles.unroll(*stride), PRECISION=precision,
         )  # fmt: skip
         return
     launch(
         _avg_pool2d_grad_kernel, operands, samples * height, width, channels, **constants,
-        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows), PRECISION=precision,
+        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=map_tiles.unroll(*windows),
+        PRECISION=precision,
     )  # fmt: skip
 
 
@@ -303,9 +294,9 @@ def avg_pool2d_reference(
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Computes `avg_pool2d` in torch."""
-    ceil = any_ceil(x, y, kernel, stride, padding)
+    ceil = map_tiles.any_ceil(x, y, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
-    _leave(functional.avg_pool2d(nchw(x), *settings), y, precision)
+    _leave(functional.avg_pool2d(map_tiles.nchw(x), *settings), y, precision)
 
 
 def avg_pool2d_grad_reference(
@@ -313,23 +304,23 @@ def avg_pool2d_grad_reference(
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Computes `avg_pool2d_grad` in torch."""
-    ceil = any_ceil(dx, dy, kernel, stride, padding)
+    ceil = map_tiles.any_ceil(dx, dy, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
     # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
-    like, given = nchw(dx).contiguous(), nchw(dy).contiguous()
+    like, given = map_tiles.nchw(dx).contiguous(), map_tiles.nchw(dy).contiguous()
     gradient = torch.ops.aten.avg_pool2d_backward(given, like, *settings)
     _leave(gradient, dx, precision)
 
 
 def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """Computes `adaptive_avg_pool2d` in torch."""
-    _leave(functional.adaptive_avg_pool2d(nchw(x), y.shape[1:3]), y, precision)
+    _leave(functional.adaptive_avg_pool2d(map_tiles.nchw(x), y.shape[1:3]), y, precision)
 
 
 def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """Computes `adaptive_avg_pool2d_grad` in torch."""
-    like = torch.empty_like(nchw(dx))
-    gradient = torch.ops.aten._adaptive_avg_pool2d_backward(nchw(dy), like)
+    like = torch.empty_like(map_tiles.nchw(dx))
+    gradient = torch.ops.aten._adaptive_avg_pool2d_backward(map_tiles.nchw(dy), like)
     _leave(gradient, dx, precision)
 
 

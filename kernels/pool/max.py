@@ -9,19 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..codec.argmax import bytes_of_row, channels_a_byte, pack, packed_codes
-from ..language.map_tiles import (
-    LOOP_SIZES,
-    OVERLAP_TILE,
-    TILE,
-    Pair,
-    any_ceil,
-    by_side,
-    launch,
-    nchw,
-    row,
-    sides,
-    tile_place,
-)
+from ..language import map_tiles
+from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
 from .window import row_max, window_max
 
 # Rows of outputs of a program whose windows share rows. Windows 3x3 of stride 2 with codes over
@@ -117,7 +106,7 @@ def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pai
     blocks_h = triton.cdiv(out_height, block_h)
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
-        OVERLAP_TILE if quick else TILE, **by_side(**window),
+        map_tiles.OVERLAP_TILE if quick else map_tiles.TILE, **map_tiles.by_side(**window),
         blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte, QUICK=quick,
     )  # fmt: skip
 
@@ -153,9 +142,9 @@ def extent_of(kernel: Pair, dilation: Pair) -> Pair:
 def pool_of(x: Tensor, y: Tensor, **window: Pair) -> tuple[Tensor, Tensor]:
     """torch's maxima of the windows, float32, and their int64 indices in a map: [N, C, OH, OW]."""
     kernel, stride, padding, dilation = window.values()
-    ceil = any_ceil(x, y, extent_of(kernel, dilation), stride, padding)
+    ceil = map_tiles.any_ceil(x, y, extent_of(kernel, dilation), stride, padding)
     return functional.max_pool2d(
-        nchw(x), kernel, stride, padding, dilation, ceil, return_indices=True
+        map_tiles.nchw(x), kernel, stride, padding, dilation, ceil, return_indices=True
     )
 
 

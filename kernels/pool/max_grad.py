@@ -12,20 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..codec.argmax import bytes_of_row, channels_a_byte, is_code, unpack
+from ..language import map_tiles
 from ..language.channel_ranges import pitch_of
-from ..language.map_tiles import (
-    LOOP_SIZES,
-    OVERLAP_TILE,
-    TILE,
-    UNROLLED_TAPS,
-    Pair,
-    by_side,
-    launch,
-    nchw,
-    row,
-    sides,
-    tile_place,
-)
+from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
 from .max import extent_of, first_places, pool_of, rows_a_program
 from .window import row_max, window_max
@@ -230,8 +219,11 @@ def _pool_grad(
     extent = extent_of(kernel, window["dilation"])
     windows = [triton.cdiv(*each) for each in zip(extent, stride, strict=True)]
     constants: dict[str, int | str] = {"WINDOWS_H": windows[0], "WINDOWS_W": windows[1]}
-    constants |= by_side(**window) | {"source_pitch": pitch_of(source), "PRECISION": precision}
-    if prod(windows) > UNROLLED_TAPS:
+    constants |= map_tiles.by_side(**window) | {
+        "source_pitch": pitch_of(source),
+        "PRECISION": precision,
+    }
+    if prod(windows) > map_tiles.UNROLLED_TAPS:
         rows = samples * height
         launch(_max_pool2d_grad_loop_kernel, operands, rows, width, channels, **constants)
         return
@@ -241,7 +233,7 @@ def _pool_grad(
     blocks_h = triton.cdiv(cells_h, block_h)
     launch(
         _max_pool2d_grad_kernel, operands, samples * blocks_h, cells_w, channels,
-        OVERLAP_TILE if prod(windows) > 1 else TILE, **constants,
+        map_tiles.OVERLAP_TILE if prod(windows) > 1 else map_tiles.TILE, **constants,
         cells_h=cells_h, blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte,
     )  # fmt: skip
 
@@ -276,7 +268,7 @@ def _scatter(dy: Tensor, places: Tensor, dx: Tensor, precision: str) -> None:
     """
     places = places.clamp(0, dx.shape[1] * dx.shape[2] - 1)
     total = torch.zeros(dx.shape[0], dx.shape[3], dx.shape[1] * dx.shape[2], device=dx.device)
-    total.scatter_add_(2, places.flatten(2), nchw(dy).flatten(2))
+    total.scatter_add_(2, places.flatten(2), map_tiles.nchw(dy).flatten(2))
     rounded = stored_reference(total, dx.dtype, precision)
     dx.copy_(rounded.unflatten(2, dx.shape[1:3]).permute(0, 2, 3, 1))
 

@@ -9,12 +9,37 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import add_products, load_sum, next_run, part_of, share_of, steps_of, store_sum
+from .split import (
+    add_products,
+    first_run,
+    load_sum,
+    next_run,
+    part_of,
+    share_of,
+    steps_of,
+    store_sum,
+)
 
 SIZES: Final = (
     "num_samples", "height", "width", "in_c", "out_c", "x_pitch", "dy_pitch",
     "unit", "splits", "edges", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
+
+
+@triton.jit
+def _edge_steps(split, edges, unit, num_samples, columns, runs):
+    """First step of an edge split in a unit, its steps in a unit and in all units."""
+    start, share = share_of(split, edges, unit * columns * runs)
+    last = num_samples % unit * columns * runs
+    return start, share, steps_of(start, share, unit, num_samples, last)
+
+
+@triton.jit
+def _edge_run(i, start, share, unit, columns, runs, BLOCK_E: tl.constexpr):
+    """Sample, edge column and first row of step i of an edge split."""
+    step = start + i % share
+    n = i // share * unit + step // (columns * runs)
+    return n, step // runs % columns, step % runs * BLOCK_E
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -42,27 +67,21 @@ def grad_weight_flat_kernel(
         side = tl.where(shift_w < 0, 1, -1)  # maps by which a wrapped x lies to the right
         edge = tl.where(shift_w < 0, 0, width - wrapped)
         runs = tl.cdiv(height, BLOCK_E)
-        start, share = share_of(split - splits, edges, unit * wrapped * runs)
-        last = num_samples % unit * wrapped * runs
-        steps = steps_of(start, share, unit, num_samples, last)
+        start, share, steps = _edge_steps(split - splits, edges, unit, num_samples, wrapped, runs)
         for i in tl.range(0, steps, num_stages=STAGES):
-            step = start + i % share
-            n = i // share * unit + step // (wrapped * runs)
-            column = edge + step // runs % wrapped
-            h = step % runs * BLOCK_E
+            n, column, h = _edge_run(i, start, share, unit, wrapped, runs, BLOCK_E)
+            column += edge
             dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
             x_column = (column + shift_w + side * width) * x_pitch + c
             x = x_edge_desc.load([n, h + shift_h - side, x_column]).reshape(BLOCK_E, BLOCK_C)
             acc = add_products(acc, dy, x, SWAP, PRECISION)
         store_sum(sums_desc, -acc, split, k, tap, c, SWAP, BLOCK_K, BLOCK_C)
     else:
-        pixels = height * width
-        runs = tl.cdiv(pixels, BLOCK_P)
-        start, share = share_of(split, splits, unit * runs)
-        first_n, first_pixel = start // runs, start % runs * BLOCK_P
+        pixels, shift = height * width, shift_h * width + shift_w
+        first_n, first_pixel, share, steps = first_run(
+            split, splits, unit, num_samples, pixels, BLOCK_P
+        )
         n, pixel, home, left = first_n, first_pixel, first_n, share
-        shift = shift_h * width + shift_w
-        steps = steps_of(start, share, unit, num_samples, num_samples % unit * runs)
         for _ in tl.range(0, steps, num_stages=STAGES):
             dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
             x = x_desc.load([n, pixel + shift, c]).reshape(BLOCK_P, BLOCK_C)
@@ -98,23 +117,15 @@ def grad_weight_taps_kernel(
         left_sum = -left_sum
         right_sum = -right_sum
         runs = tl.cdiv(height, BLOCK_E)
-        start, share = share_of(split - splits, edges, unit * pad_w * runs)
-        last = num_samples % unit * pad_w * runs
-        steps = steps_of(start, share, unit, num_samples, last)
+        start, share, steps = _edge_steps(split - splits, edges, unit, num_samples, pad_w, runs)
         for i in tl.range(0, steps, num_stages=STAGES):
-            step = start + i % share
-            n = i // share * unit + step // (pad_w * runs)
-            column = step // runs % pad_w
-            h = step % runs * BLOCK_E
+            n, column, h = _edge_run(i, start, share, unit, pad_w, runs, BLOCK_E)
             dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
             x_column = (column - pad_w + width) * x_pitch + c
             x = x_edge_desc.load([n, h + shift_h - 1, x_column]).reshape(BLOCK_E, BLOCK_C)
             left_sum = add_products(left_sum, dy, x, SWAP, PRECISION)
         for i in tl.range(0, steps, num_stages=STAGES):
-            step = start + i % share
-            n = i // share * unit + step // (pad_w * runs)
-            column = step // runs % pad_w
-            h = step % runs * BLOCK_E
+            n, column, h = _edge_run(i, start, share, unit, pad_w, runs, BLOCK_E)
             dy_column = (width - pad_w + column) * dy_pitch + k
             dy = dy_edge_desc.load([n, h, dy_column]).reshape(BLOCK_E, BLOCK_K)
             x_column = column * x_pitch + c
@@ -124,13 +135,11 @@ def grad_weight_taps_kernel(
         store_sum(sums_desc, mid_sum, split, k, 3 * r + 1, c, SWAP, BLOCK_K, BLOCK_C)
         store_sum(sums_desc, -right_sum, split, k, 3 * r + 2, c, SWAP, BLOCK_K, BLOCK_C)
     else:
-        pixels = height * width
-        runs = tl.cdiv(pixels, BLOCK_P)
-        start, share = share_of(split, splits, unit * runs)
-        first_n, first_pixel = start // runs, start % runs * BLOCK_P
+        pixels, shift = height * width, shift_h * width - pad_w
+        first_n, first_pixel, share, steps = first_run(
+            split, splits, unit, num_samples, pixels, BLOCK_P
+        )
         n, pixel, home, left = first_n, first_pixel, first_n, share
-        shift = shift_h * width - pad_w
-        steps = steps_of(start, share, unit, num_samples, num_samples % unit * runs)
         for _ in tl.range(0, steps, num_stages=STAGES):
             dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
             x = x_desc.load([n, pixel + shift, c]).reshape(BLOCK_P, BLOCK_C)

@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import next_run, share_of, steps_of
+from .split import first_run, next_run
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "out_c", "unit", "splits",
@@ -56,11 +56,10 @@ def grad_weight_im2col_kernel(
     tap_w = e // C % S * dil_w - pad_w
     offs_e = (tap_h * in_w + tap_w) * PITCH + e % C
     pixels = out_h * out_w
-    runs = tl.cdiv(pixels, BLOCK_P)
-    start, share = share_of(split, splits, unit * runs)
-    first_n, first_pixel = start // runs, start % runs * BLOCK_P
+    first_n, first_pixel, share, steps = first_run(
+        split, splits, unit, num_samples, pixels, BLOCK_P
+    )
     n, pixel, home, left = first_n, first_pixel, first_n, share
-    steps = steps_of(start, share, unit, num_samples, num_samples % unit * runs)
     x = _gathered(
         x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (steps > 0), in_h, in_w, out_h, out_w,
         PITCH, STRIDE_H, STRIDE_W, BLOCK_P,

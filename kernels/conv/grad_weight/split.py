@@ -34,6 +34,17 @@ def steps_of(start, share, unit, num_samples, last) -> tl.tensor:
 
 
 @triton.jit
+def first_run(
+    split, splits, unit, num_samples, pixels, BLOCK_P: tl.constexpr
+) -> tuple[tl.tensor, ...]:  # fmt: skip
+    """The first run of pixels of a split: sample and pixel; its runs in a unit and in all units."""
+    runs = tl.cdiv(pixels, BLOCK_P)
+    start, share = share_of(split, splits, unit * runs)
+    n, pixel = start // runs, start % runs * BLOCK_P
+    return n, pixel, share, steps_of(start, share, unit, num_samples, num_samples % unit * runs)
+
+
+@triton.jit
 def next_run(
     n, pixel, home, left, num_pixels, first_n, first_pixel, unit, share, BLOCK_P: tl.constexpr
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
