@@ -148,7 +148,7 @@ def _pixels_kernel(
 
 @triton.jit(do_not_specialize=["num_partials"])
 def _total_kernel(
-    partials_ptr, before_ptr, total_ptr, num_partials, share,
+    partials_ptr, previous_ptr, total_ptr, num_partials, share,
     MEAN: tl.constexpr, ADDED: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program sums all pairs. Each lane sums every BLOCK-th pair, in index order."""
@@ -164,7 +164,7 @@ def _total_kernel(
         divisor = tl.sum(counted, 0)
     loss = loss / divisor * share
     if ADDED:
-        loss += tl.load(before_ptr)
+        loss += tl.load(previous_ptr)
     tl.store(total_ptr, loss)
     tl.store(total_ptr + 1, divisor / share)
 
@@ -223,17 +223,17 @@ def cross_entropy_pixels(
 
 
 def loss_total(
-    partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
+    partials: Tensor, previous: Tensor | None, total: Tensor, *, mean: bool, share: float
 ) -> None:
     """total [2] = (loss * share, divisor / share) from partial sums of pairs [..., 2], float32.
 
     The loss is the sum of the first elements of all pairs. With `mean` it is divided by the sum of
-    the second elements, and is NaN where that is 0; else the divisor is 1. The loss `before` [1] is
-    added to total[0].
+    the second elements, and is NaN where that is 0; else the divisor is 1. The loss `previous` [1]
+    is added to total[0].
     """
     _total_kernel[(1,)](
-        partials, before, total, partials.numel() // 2, share,
-        MEAN=mean, ADDED=before is not None, UNROLL=SUM_UNROLL, BLOCK=SUM_BLOCK,
+        partials, previous, total, partials.numel() // 2, share,
+        MEAN=mean, ADDED=previous is not None, UNROLL=SUM_UNROLL, BLOCK=SUM_BLOCK,
         num_warps=SUM_WARPS,
     )  # fmt: skip
 
@@ -297,10 +297,10 @@ def cross_entropy_pixels_reference(
 
 
 def loss_total_reference(
-    partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
+    partials: Tensor, previous: Tensor | None, total: Tensor, *, mean: bool, share: float
 ) -> None:
     """Computes `loss_total` in torch."""
     loss, counted = partials.view(-1, 2).double().sum(0)
     divisor = counted if mean else torch.ones_like(counted)
-    total[0] = loss / divisor * share + (0.0 if before is None else before[0])
+    total[0] = loss / divisor * share + (0.0 if previous is None else previous[0])
     total[1] = divisor / share

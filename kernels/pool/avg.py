@@ -296,7 +296,7 @@ def avg_pool2d_reference(
     """Computes `avg_pool2d` in torch."""
     ceil = map_tiles.any_ceil(x, y, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
-    _leave(functional.avg_pool2d(map_tiles.nchw(x), *settings), y, precision)
+    _store_rounded(functional.avg_pool2d(map_tiles.nchw(x), *settings), y, precision)
 
 
 def avg_pool2d_grad_reference(
@@ -309,21 +309,21 @@ def avg_pool2d_grad_reference(
     # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
     like, given = map_tiles.nchw(dx).contiguous(), map_tiles.nchw(dy).contiguous()
     gradient = torch.ops.aten.avg_pool2d_backward(given, like, *settings)
-    _leave(gradient, dx, precision)
+    _store_rounded(gradient, dx, precision)
 
 
 def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """Computes `adaptive_avg_pool2d` in torch."""
-    _leave(functional.adaptive_avg_pool2d(map_tiles.nchw(x), y.shape[1:3]), y, precision)
+    _store_rounded(functional.adaptive_avg_pool2d(map_tiles.nchw(x), y.shape[1:3]), y, precision)
 
 
 def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """Computes `adaptive_avg_pool2d_grad` in torch."""
     like = torch.empty_like(map_tiles.nchw(dx))
     gradient = torch.ops.aten._adaptive_avg_pool2d_backward(map_tiles.nchw(dy), like)
-    _leave(gradient, dx, precision)
+    _store_rounded(gradient, dx, precision)
 
 
-def _leave(found: Tensor, out: Tensor, precision: str) -> None:
+def _store_rounded(found: Tensor, out: Tensor, precision: str) -> None:
     """Round a map [N, C, H, W] into out [N, H, W, C]."""
     out.copy_(stored_reference(found, out.dtype, precision).permute(0, 2, 3, 1))

@@ -148,10 +148,12 @@ def pool_of(x: Tensor, y: Tensor, **window: Pair) -> tuple[Tensor, Tensor]:
     )
 
 
-def first_places(out_sides: tuple[int, ...], like: Tensor, stride: Pair, padding: Pair) -> Tensor:
+def first_places(
+    out_sides: tuple[int, ...], device: torch.device, stride: Pair, padding: Pair
+) -> Tensor:
     """Row and column at which each window starts, int64 [2, OH, OW]; negative in the padding."""
     rows, columns = (
-        torch.arange(size, device=like.device) * step - before
+        torch.arange(size, device=device) * step - before
         for size, step, before in zip(out_sides, stride, padding, strict=True)
     )
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
@@ -173,7 +175,7 @@ def max_pool2d_codes_reference(
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     maxima, places = pool_of(x, y, **window)
     y.copy_(maxima.permute(0, 2, 3, 1))
-    first_h, first_w = first_places(y.shape[1:3], y, stride, padding)
+    first_h, first_w = first_places(y.shape[1:3], y.device, stride, padding)
     tap_h = (places // x.shape[2] - first_h) // dilation[0]
     tap_w = (places % x.shape[2] - first_w) // dilation[1]
     codes.copy_(pack((tap_h * kernel[1] + tap_w).permute(0, 2, 3, 1), channels_a_byte(kernel)))

@@ -288,7 +288,7 @@ def max_unpool2d_reference(
 ) -> None:  # fmt: skip
     """Computes `max_unpool2d` in torch."""
     tap = unpack(codes, channels_a_byte(kernel)).permute(0, 3, 1, 2)
-    first_h, first_w = first_places(dy.shape[1:3], dy, stride, padding)
+    first_h, first_w = first_places(dy.shape[1:3], dy.device, stride, padding)
     h = first_h + tap // kernel[1] * dilation[0]
     w = first_w + tap % kernel[1] * dilation[1]
     _scatter(dy, h * dx.shape[2] + w, dx, precision)
