@@ -2,9 +2,11 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.support.changed_networks import (
     ATOL,
@@ -28,7 +30,8 @@ from tests.support.changed_networks import (
 )
 from tvdnn.engine import Trainer
 from tvdnn.engine.network_states import MOST_STATES
-from tvdnn.optim import AdamW
+from tvdnn.errors import InputError
+from tvdnn.optim import SGD, AdamW
 
 
 def replace_buffers(net: Net) -> None:
@@ -142,3 +145,136 @@ def test_few_states_are_kept() -> None:
         trainer.step(*batch)
     core = trainer._core
     assert len(core.runners) == len(core.costs) == MOST_STATES
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_trainer_trains_what_was_frozen(accumulate: int) -> None:
+    net = Net()
+    freeze(net)
+    assert_follows(net, {3: train_all}, SPEC, accumulate)
+
+
+def test_adamw_trains_what_was_frozen_from_the_first_step_on() -> None:
+    net = Net()
+    freeze(net)
+    assert_follows(net, {0: train_all}, AdamW(lr=0.01, eps=0.01))
+
+
+def test_adamw_refuses_other_counts() -> None:
+    """One count of steps corrects the averages of all that a planned step updates."""
+    net = Net()
+    freeze(net)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
+    batch, _ = batches_of(2)
+    trainer.step(*batch)
+    train_all(net)
+    with pytest.raises(InputError, match=r"conv.weight was updated 0 times and norm.weight 1 "):
+        trainer.step(*batch)
+
+
+def test_state_of_parameters_that_are_not_trained_is_in_the_budget() -> None:
+    """The budget has state of frozen parameters and of those that no output depends on."""
+    net: Any = Net()
+    net.unread = nn.Linear(64, 64)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
+    before = trainer.graph.fixed_nbytes
+    assert trainer.graph.fixed["reserve"] >= 2 * 4 * (64 * 64 + 64)
+    net.unread.requires_grad_(False)
+    freeze(net)
+    trainer.step(*batches_of(1)[0])
+    assert trainer.graph.fixed_nbytes == before
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(replace_norm, "norm.weight"), (replace_layer, "fc.weight"),
+     (replace_parameter, "fc.weight"), (assign_state, "conv.weight")],
+)  # fmt: skip
+def test_a_trainer_refuses_parameters_that_its_optimizer_has_not(
+    change: Callable[[Net], None], name: str
+) -> None:
+    """Torch's optimizer goes on with the old ones, in silence."""
+    net = Net()
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
+    (batch,) = batches_of(1)
+    trainer.step(*batch)
+    change(net)
+    before = copy.deepcopy(net.state_dict())
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"parameter {name} was added or replaced .* make a"):
+            trainer.step(*batch)
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+
+
+def test_a_trainer_follows_replaced_frozen_parameters() -> None:
+    net = Net()
+    net.conv.requires_grad_(False)
+    twin = copy.deepcopy(net)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
+    trained = [param for param in twin.parameters() if param.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.05, momentum=0.9)
+    for number, batch in enumerate(batches_of(3)):
+        if number == 1:
+            for each in (net, twin):
+                torch.manual_seed(8)
+                each.conv = nn.Conv2d(3, 4, 3, padding=1).requires_grad_(False)
+        expected = torch_step(twin, optimizer, batch)
+        torch.testing.assert_close(trainer.step(*batch), expected, rtol=RTOL, atol=ATOL)
+    assert_close(net, twin)
+
+
+def test_a_trainer_leaves_a_layer_that_is_gone() -> None:
+    """A parameter that is no longer the network's has no gradient: it stays as it is."""
+    net = Net()
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
+    first, second = batches_of(2)
+    trainer.step(*first)
+    norm, net.norm = net.norm, nn.Identity()
+    before = copy.deepcopy(norm.state_dict())
+    trainer.step(*second)
+    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
+
+
+def test_parameters_cast_in_place_are_refused_by_a_trainer() -> None:
+    net = Net()
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
+    net.bfloat16()
+    with pytest.raises(InputError, match=r"is bfloat16, not float32; call .float\(\)"):
+        trainer.step(*batches_of(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.param_groups[0].update(nesterov=True), "nesterov .* is now True"),
+        (lambda it: it.param_groups[0].update(maximize=True), "maximize .* is now True"),
+        (lambda it: it.param_groups[0].update(momentum=0.9), "momentum .* is now 0.9 and was 0"),
+        (
+            lambda it: it.add_param_group({"params": [torch.zeros(1, requires_grad=True)]}),
+            "several parameter groups",
+        ),
+    ],
+)
+def test_optimizer_settings_that_a_step_ignores_are_refused(
+    change: Callable[[Any], None], message: str
+) -> None:
+    trainer = Trainer(Net(), torch.empty(SHAPE), optimizer=SGD(lr=0.05))
+    change(trainer.optimizer)
+    with pytest.raises(InputError, match=message):
+        trainer.step(*batches_of(1)[0])
+
+
+@pytest.mark.parametrize("spec", [SPEC, AdamW(lr=0.01)])
+def test_optimizer_state_loaded_directly_is_used(spec: SGD | AdamW) -> None:
+    """`trainer.optimizer.load_state_dict` writes the tensors that planned steps update."""
+    nets = [Net() for _ in range(2)]
+    first, second = (Trainer(net, torch.empty(SHAPE), optimizer=spec) for net in nets)
+    *batches, last = batches_of(3)
+    for batch in batches:
+        first.step(*batch)
+    second.step(*last)
+    nets[1].load_state_dict(nets[0].state_dict())
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    for each in (first, second):
+        each.step(*last)
+    assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))

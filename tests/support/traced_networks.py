@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.support.exact import Functional
 from tvdnn.graph import Network, Op
 
 Maps = dict[str, Tensor]
@@ -123,13 +124,6 @@ class Stale(torch.nn.Module):
         return self.way(self.conv(x))
 
 
-class Returns(torch.nn.Module):
-    """Returns `way` of its input."""
-
-    def __init__(self, way: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(2, 4))
-        self.way = way
-
-    def forward(self, x: Tensor) -> Any:
-        return self.way(x)
+def returning(way: Callable[[Tensor], Any]) -> torch.nn.Module:
+    """Returns `way` of its input, and has a parameter."""
+    return Functional(lambda _, x: way(x), weight=torch.randn(2, 4))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.support.traced_networks import Inputs, Returns, Twice
+from tests.support.traced_networks import Inputs, Twice, returning
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.ops.registry import SUPPORTED
 from tvdnn.trace.trace import trace
@@ -117,23 +117,26 @@ def test_control_flow_and_dynamic_shapes_are_listed_with_all_else() -> None:
         (lambda x: ([None], {}), "returns no tensor where"),
         (lambda x: (), "returns no tensor where"),
         (lambda x: torch.ones(2), "does not come from its inputs"),
-        (lambda x: x if x.sum() > 0 else -x, "Returns: .*control flow"),
-        (lambda x: torch.relu(torch.ones(2, 4)) + x, "Returns: add of a tensor that does not come"),
+        (lambda x: x if x.sum() > 0 else -x, "Functional: .*control flow"),
+        (
+            lambda x: torch.relu(torch.ones(2, 4)) + x,
+            "Functional: add of a tensor that does not come",
+        ),
         (lambda x: functional.linear(torch.ones(2, 4), x), "does not come from the inputs"),
         (lambda x: functional.linear(x.unsqueeze(1), x), "linear over an input of 3"),
         (lambda x: functional.dropout2d(x), "dropout2d of"),
         (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
-        (lambda x: x.T, "Returns: T"),
-        (lambda x: x.long(), "Returns: long"),
+        (lambda x: x.T, "Functional: T"),
+        (lambda x: x.long(), "Functional: long"),
         (
             lambda x: x * float(x.new_full((), 2.0)),
-            r"Returns: float\(\) reads a value of a tensor that forward computes, .* at \S*:\d+",
+            r"Functional: float\(\) reads a value of a tensor that forward computes, .* at \S*:\d+",
         ),
     ],
 )
 def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
-        trace(Returns(way), (torch.empty(2, 4),))
+        trace(returning(way), (torch.empty(2, 4),))
 
 
 class Requiring(torch.nn.Linear):

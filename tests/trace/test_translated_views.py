@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import tvdnn.nn
-from tests.support.traced_networks import Returns, kinds, run, stored
+from tests.support.traced_networks import kinds, returning, run, stored
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
 
@@ -121,4 +121,4 @@ def test_what_would_move_permuted_bytes_is_refused(
     way: Callable[[Tensor], Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
-        trace(Returns(way), (torch.empty(2, 3, 4, 5),))
+        trace(returning(way), (torch.empty(2, 3, 4, 5),))
