@@ -6,19 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.exact import Functional
 from tvdnn.engine import training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind
 from tvdnn.trace.trace import trace
 
 
-class Calls(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv, self.function = nn.Conv2d(3, 3, 1), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.conv(x)).flatten(1)
+def calling(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    return Functional(lambda net, x: function(net.conv(x)).flatten(1), conv=nn.Conv2d(3, 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +22,7 @@ class Calls(nn.Module):
 )
 def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
     graphs = [
-        training_graph(Calls(each), torch.empty(2, 3, 6, 6)) for each in (torch.relu, function)
+        training_graph(calling(each), torch.empty(2, 3, 6, 6)) for each in (torch.relu, function)
     ]
     maps = [[b for b in graph.buffers.values() if b.kind is Kind.MAP] for graph in graphs]
     assert len(maps[0]) == len(maps[1])
@@ -43,4 +39,4 @@ def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
 )
 def test_other_arithmetic_is_refused(function: Callable[[Tensor], Tensor], message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
-        trace(Calls(function), [torch.empty(2, 3, 6, 6)])
+        trace(calling(function), [torch.empty(2, 3, 6, 6)])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import tvdnn
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.exact import Functional
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.trace.trace import trace
 
@@ -64,17 +65,12 @@ def test_any_shape_may_be_returned(name: str) -> None:
 
 
 def test_one_number_a_sample_is_multiplied_by_a_parameter() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(4, 1, 6)
-            self.scale, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(()))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(x).view(-1, 1).squeeze(1) * self.scale + self.shift
-
     torch.manual_seed(0)
-    assert_trains_as_torch(Net(), torch.randn(BATCH, 4, 6, 6))
+    net = Functional(
+        lambda net, x: net.conv(x).view(-1, 1).squeeze(1) * net.scale + net.shift,
+        conv=nn.Conv2d(4, 1, 6), scale=torch.ones(1), shift=torch.zeros(()),
+    )  # fmt: skip
+    assert_trains_as_torch(net, torch.randn(BATCH, 4, 6, 6))
 
 
 @pytest.mark.parametrize(

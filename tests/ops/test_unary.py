@@ -7,17 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.exact import Functional
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv, self.function = nn.Conv2d(4, 4, 1), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.conv(x))
 
 
 @pytest.mark.parametrize(
@@ -32,5 +24,6 @@ class Calls(nn.Module):
 def test_what_hangs_on_tensors_is_refused(
     function: Callable[[Tensor], Tensor], message: str
 ) -> None:
+    net = Functional(lambda net, x: function(net.conv(x)), conv=nn.Conv2d(4, 4, 1))
     with pytest.raises(UnsupportedOpError, match=message):
-        trace(Calls(function), [torch.empty(2, 4, 4, 4)])
+        trace(net, [torch.empty(2, 4, 4, 4)])

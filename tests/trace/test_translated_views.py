@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import tvdnn.nn
+from tests.support.exact import Functional
 from tests.support.traced_networks import kinds, returning, run, stored
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
@@ -40,13 +41,8 @@ def test_what_moves_no_bytes_is_a_view(
     assert kinds(network) == (["relu", kind] if kind else ["relu"])
 
 
-class Reshaped(torch.nn.Module):
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.relu().contiguous().view(self.shape)
+def reshaped(*shape: int) -> torch.nn.Module:
+    return Functional(lambda _, x: x.relu().contiguous().view(shape))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ class Reshaped(torch.nn.Module):
     ],
 )
 def test_reshapes(shape: tuple[int, ...], target: tuple[int, ...], kind: str) -> None:
-    module, x = Reshaped(*target), torch.randn(shape)
+    module, x = reshaped(*target), torch.randn(shape)
     network = trace(module, [x])
     assert kinds(network) == ["relu", "view", kind]
     assert torch.equal(run(network, module, [x])[0], stored(module(x)))
@@ -75,8 +71,8 @@ def test_reshapes(shape: tuple[int, ...], target: tuple[int, ...], kind: str) ->
     ],
 )
 def test_other_reshapes_are_refused(shape: tuple[int, ...], target: tuple[int, ...]) -> None:
-    with pytest.raises(UnsupportedOpError, match=r"Reshaped: reshape of \(2.*to \("):
-        trace(Reshaped(*target), (torch.empty(shape),))
+    with pytest.raises(UnsupportedOpError, match=r"Functional: reshape of \(2.*to \("):
+        trace(reshaped(*target), (torch.empty(shape),))
 
 
 class Permuted(torch.nn.Module):
