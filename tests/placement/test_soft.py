@@ -107,8 +107,9 @@ def test_groups_are_placed_in_the_order_of_priority() -> None:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    """VGG-16(64) in bfloat16, its ops fused."""
-    return expand(vgg(64), Settings("bf16", 4 << 20, optimizer=SGD(momentum=0.9), fuse=True))
+    """VGG-16(64) in bfloat16, its ops fused, for images of 112 x 112 pixels."""
+    network = vgg(64, image=112, classifier=64)
+    return expand(network, Settings("bf16", 2 << 20, optimizer=SGD(momentum=0.9), fuse=True))
 
 
 def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
