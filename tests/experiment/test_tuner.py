@@ -3,9 +3,23 @@
 import json
 
 import pytest
+import torch
+from torch import nn
 
 from tests.support.simulated import h200
-from tests.support.tuning import BUDGET, FASTER, SHARES, SIZES, UNTUNED, Clocked, lenet, tuner_of
+from tests.support.tuning import (
+    BATCH,
+    BUDGET,
+    FASTER,
+    SHAPE,
+    SHARES,
+    SIZES,
+    UNTUNED,
+    Clocked,
+    lenet,
+    make_net,
+    tuner_of,
+)
 from tvdnn.errors import BudgetError
 from tvdnn.experiment.machines import DataSheet
 from tvdnn.experiment.processes import Processes
@@ -17,6 +31,7 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.settings import Choice, Tuned
 from tvdnn.planner.make import Problem
 from tvdnn.runtime.tuning_store import TuningStore, find_tuned
+from tvdnn.trace.trace import trace
 from tvdnn.units import KIB
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -131,6 +146,18 @@ def test_on_a_data_sheet_no_kernel_is_tuned(few_settings: None) -> None:
     tuner = Tuner(lenet(), DataSheet(load("H200")), store, lambda *_: None, Processes(1))
     assert tuner.tune([], (16 * KIB,)).configurations is None
     assert not any(name.startswith('["launch"') for name in store.trials)
+
+
+def test_networks_are_told_apart_by_what_they_compute() -> None:
+    x = torch.empty(BATCH, *SHAPE)
+    network = trace(make_net(), (x,))
+    renamed = trace(nn.Sequential(*make_net(), nn.Identity())[:9], (x,))
+    named = trace(nn.ModuleDict({"net": make_net()})["net"], (x,))
+    mine = TuningStore("H200", network, "fp32").path
+    assert {TuningStore("H200", other, "fp32").path for other in (renamed, named)} == {mine}
+    others = [trace(make_net(), (x[:4],)), trace(make_net()[:-1], (x,))]
+    paths = {TuningStore("H200", other, "fp32").path for other in others}
+    assert len(paths | {mine, TuningStore("H200", network, "bf16").path}) == 4
 
 
 def test_records_tell_configurations_from_none_tried() -> None:

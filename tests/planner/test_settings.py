@@ -1,8 +1,7 @@
-"""Requested and tuned settings, and the networks that tuned ones belong to."""
+"""Requested and tuned settings, and the schedules that they make."""
 
 import pytest
 import torch
-from torch import nn
 
 from tests.support.simulated import h200
 from tests.support.tuning import BATCH, SHAPE, make_net
@@ -11,9 +10,8 @@ from tvdnn.errors import InputError
 from tvdnn.experiment.request import make_graph, make_request
 from tvdnn.graph import ChunkSizes, size_class
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.planner.ir.settings import Choice, Requested, Tuned, choose, fingerprint
+from tvdnn.planner.ir.settings import Choice, Requested, Tuned, choose
 from tvdnn.planner.make import make_schedule
-from tvdnn.trace.trace import trace
 from tvdnn.units import KIB
 
 
@@ -56,15 +54,3 @@ def test_choices_are_what_was_asked_then_what_was_found() -> None:
     assert choose(tuned, 5, Requested("tvdnn-ilp", 4)) == Choice("tvdnn-ilp", 4, "kernel")
     assert choose(tuned, 5, Requested("keep")) == Choice("keep")
     assert choose(tuned, 5, Requested(copies="engine")) == Choice("tvdnn-ilp", 2, "engine")
-
-
-def test_networks_are_told_apart_by_what_they_compute() -> None:
-    x = torch.empty(BATCH, *SHAPE)
-    network = trace(make_net(), (x,))
-    renamed = trace(nn.Sequential(*make_net(), nn.Identity())[:9], (x,))
-    named = trace(nn.ModuleDict({"net": make_net()})["net"], (x,))
-    mine = fingerprint(network, "fp32")
-    assert {fingerprint(other, "fp32") for other in (renamed, named)} == {mine}
-    others = [trace(make_net(), (x[:4],)), trace(make_net()[:-1], (x,))]
-    keys = {fingerprint(other, "fp32") for other in others}
-    assert len(keys | {mine, fingerprint(network, "bf16")}) == 4
