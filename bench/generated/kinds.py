@@ -78,3 +78,10 @@ def both(w: Writer, least: int, most: int) -> int | tuple[int, int]:
 
 def sides(value: int | tuple[int, int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else value
+
+
+def sized(w: Writer, x: str, text: str) -> str:
+    """The text with a map's sizes in place of BATCH, CHANNELS, HEIGHT and WIDTH."""
+    for name, size in zip(("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), w.shape(x), strict=True):
+        text = text.replace(name, str(size))
+    return text

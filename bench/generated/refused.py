@@ -1,6 +1,6 @@
 """What tvdnn refuses, drawn on purpose: each is to be refused by name, never computed wrongly."""
 
-from bench.generated.kinds import kind
+from bench.generated.kinds import kind, sized
 from bench.generated.motifs import conv_to
 from bench.generated.source import chance, choice
 from bench.generated.writer import RejectedError, Writer
@@ -160,7 +160,7 @@ def refused_layer(w: Writer, x: str) -> str:
 
 
 def layer(w: Writer, x: str, text: str) -> str:
-    return w.layer("part", _filled(w, x, text), x)
+    return w.layer("part", sized(w, x, text), x)
 
 
 @kind(5, refused=True)
@@ -177,7 +177,7 @@ def refused_write_of_its_own(w: Writer, x: str) -> str:
 
 def written(w: Writer, x: str, own: str, statement: str) -> str:
     """A statement that writes a member of the network."""
-    member = w.member("own", _filled(w, x, own))
+    member = w.member("own", sized(w, x, own))
     w.change(statement.replace("{member}", member).replace("{x}", "{0}"), x)
     return x
 
@@ -189,13 +189,13 @@ def refused_operand(w: Writer, x: str) -> str:
 
 def operand(w: Writer, x: str, own: str, call: str) -> str:
     """A call on a map and a member of the network."""
-    member = w.member("own", _filled(w, x, own))
-    return w.line(_filled(w, x, call).replace("{member}", member).replace("{x}", "{0}"), x)
+    member = w.member("own", sized(w, x, own))
+    return w.line(sized(w, x, call).replace("{member}", member).replace("{x}", "{0}"), x)
 
 
 @kind(3, refused=True)
 def refused_opaque(w: Writer, x: str) -> str:
-    text = _filled(w, x, choice(w.source, OPAQUE))
+    text = sized(w, x, choice(w.source, OPAQUE))
     part = w.member("opaque", text)
     if "OfTwo" in text:
         return w.line(f"{part}({{0}}, {{0}})", x)
@@ -228,10 +228,3 @@ def refused_order(w: Writer, x: str) -> str:
     parts = (n, 2, c // 2, 2, height // 2, 2, width // 2)
     apart = w.line(f"{{0}}.view{parts}.permute(0, 6, 4, 2, 5, 3, 1)", x)
     return w.line(f"{{0}}.reshape{(n, c, height, width)}", apart)
-
-
-def _filled(w: Writer, x: str, text: str) -> str:
-    sizes = zip(("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), w.shape(x), strict=True)
-    for name, size in sizes:
-        text = text.replace(name, str(size))
-    return text

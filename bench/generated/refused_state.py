@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.generated.kinds import kind
+from bench.generated.kinds import kind, sized
 from bench.generated.source import choice
 from bench.generated.writer import Writer
 
@@ -72,10 +72,10 @@ def refused_state(w: Writer, x: str) -> str:
 def made(w: Writer, x: str, motif: Motif) -> str:
     """The last map that the statements of a motif make of `x`."""
     texts, statements = motif
-    names = {f"m{at}": w.member("own", _sized(w, x, text)) for at, text in enumerate(texts)}
+    names = {f"m{at}": w.member("own", sized(w, x, text)) for at, text in enumerate(texts)}
     shape = w.shape(x)
     for statement in statements:
-        text = _sized(w, x, statement.removeprefix("= ")).format(x="{0}", **names)
+        text = sized(w, x, statement.removeprefix("= ")).format(x="{0}", **names)
         if statement.startswith("= "):
             x = w.line(text, x)
         else:
@@ -112,10 +112,3 @@ def refused_write_by_strides(w: Writer, x: str) -> str:
     rows = "{0}.transpose(2, 3).as_strided({0}.flatten(1).shape, ({0}.stride(0), 1))"
     w.change(f"{rows}.mul_(2)", value)
     return w.line("{0} * 2", value)
-
-
-def _sized(w: Writer, x: str, text: str) -> str:
-    sizes = zip(("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), w.shape(x), strict=True)
-    for name, size in sizes:
-        text = text.replace(name, str(size))
-    return text

@@ -91,10 +91,16 @@ def loop_of_losses(net: nn.Module, case: Case, data: Data, form: Form, *, lr: fl
     seen: Seen = {}
     for step in range(STEPS):
         seen[f"step {step + 1} loss"] = training.step(step)
-        seen |= _buffers(net, step)
-        named = net.named_parameters()
-        seen |= {f"step {step + 1} parameter {name}": _kept(param) for name, param in named}
-        _change(net, case, step)
+        seen |= _finish_step(net, case, step)
+    return seen
+
+
+def _finish_step(net: nn.Module, case: Case, step: int) -> Seen:
+    """Record buffers and parameters after a step, then make the change that may follow it."""
+    seen = dict(_buffers(net, step))
+    named = net.named_parameters()
+    seen |= {f"step {step + 1} parameter {name}": _kept(param) for name, param in named}
+    _change(net, case, step)
     return seen
 
 
@@ -109,10 +115,7 @@ def trainer_steps(trainer: tvdnn.Trainer, case: Case, data: Data) -> Seen:
         y = data.target(loss_of(case, shape), step, shape)
         loss = trainer.step(x.to(device, copy=True), y.to(device), accumulate=accumulate)
         seen[f"step {step + 1} loss"] = _kept(loss)
-        seen |= _buffers(net, step)
-        named = net.named_parameters()
-        seen |= {f"step {step + 1} parameter {name}": _kept(param) for name, param in named}
-        _change(net, case, step)
+        seen |= _finish_step(net, case, step)
     return seen
 
 
