@@ -8,7 +8,7 @@ from torch import Tensor
 from bench.cases.case import At, KernelCase, Measured, checked
 from bench.cases.launch import Launch, Peer, launching
 from bench.cases.operands import Operands, Shape
-from bench.cases.optim.update import DECAY, SGD, adamw_values, sgd_values, torch_sgd, updated
+from bench.cases.optim.update import SGD, adamw_values, exact_sgd, sgd_values, torch_sgd, updated
 from bench.cases.shapes import PARTIALS
 from tvdnn.kernels.optim.from_partials import adamw_partials, sgd_partials
 
@@ -29,21 +29,17 @@ def _beside_torch(o: Operands, size: Shape) -> Launch:
     """An update from partials [splits, K, R, S, C] by one launch, beside torch's two."""
     partials, start = o.randn(*size), o.randn(*size[1:]).permute(0, 3, 1, 2).contiguous()
     param, momentum = o.updated(start), o.updated(torch.zeros_like(start))
-    made: list[Tensor] = []
 
-    def run() -> Tensor:
-        if not made:
-            made.extend((start.clone(), torch.zeros_like(start)))
-        grad = partials.sum(0).permute(0, 3, 1, 2).contiguous()
-        torch_sgd(made[0], grad, made[1])
-        return made[0]
+    def summed(values: Tensor) -> Tensor:
+        return values.sum(0).permute(0, 3, 1, 2).contiguous()
 
-    def exact() -> Tensor:
-        grad, wide = partials.double().sum(0).permute(0, 3, 1, 2), start.double()
-        return wide - 0.1 * (grad + DECAY * wide)
-
+    peer = Peer(
+        lambda: param,
+        torch_sgd(start, lambda: summed(partials)),
+        lambda: exact_sgd(start, summed(partials.double())),
+    )
     operands = (param, partials, momentum, sgd_values(o))
-    return launching(sgd_partials, *operands, peer=Peer(lambda: param, run, exact), **SGD)
+    return launching(sgd_partials, *operands, peer=peer, **SGD)
 
 
 SHAPES = ((512, 256, 3, 3), (64, 3, 7, 7), (2048, 512, 1, 1), (4096, 4096), (1000,))

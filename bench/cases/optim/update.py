@@ -40,35 +40,34 @@ def _sgd(o: Operands, size: Shape, plain: bool = False, **settings: Any) -> Laun
     """`plain`: without momentum."""
     start, grad = o.randn(*size), o.randn(*size)
     param, momentum = o.updated(start), o.updated(o.full(0.0, *size))
-    theirs = Peer(lambda: param, _torch_sgd(start, grad), lambda: _exact_sgd(start, grad))
-    theirs = Peer(theirs.result, theirs.run, theirs.exact, first_samples)
+    few = slice(EXACT_SAMPLES)
+    run, exact = torch_sgd(start, lambda: grad), lambda: exact_sgd(start[few], grad[few])
     operands = (param, grad, None if plain else momentum, sgd_values(o))
-    return launching(sgd, *operands, peer=theirs, **SGD | settings)
+    peer = Peer(lambda: param, run, exact, first_samples)
+    return launching(sgd, *operands, peer=peer, **SGD | settings)
 
 
-def _torch_sgd(start: Tensor, grad: Tensor) -> Callable[[], Tensor]:
+def torch_sgd(start: Tensor, grad: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """torch's update of a copy that it makes once."""
     made: list[Tensor] = []
 
     def run() -> Tensor:
         if not made:
             made.extend((start.clone(), torch.zeros_like(start)))
-        torch_sgd(made[0], grad, made[1])
-        return made[0]
+        param, momentum = made
+        torch._fused_sgd_(
+            [param], [grad()], [momentum], weight_decay=DECAY, momentum=0.9, lr=0.1,
+            dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+        )  # fmt: skip
+        return param
 
     return run
 
 
-def torch_sgd(param: Tensor, grad: Tensor, momentum: Tensor) -> None:
-    torch._fused_sgd_(
-        [param], [grad], [momentum], weight_decay=DECAY, momentum=0.9, lr=0.1,
-        dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
-    )  # fmt: skip
-
-
-def _exact_sgd(start: Tensor, grad: Tensor) -> Tensor:
-    wide = start[:EXACT_SAMPLES].double()
-    return wide - 0.1 * (grad[:EXACT_SAMPLES].double() + DECAY * wide)
+def exact_sgd(start: Tensor, grad: Tensor) -> Tensor:
+    """The first step's result, in float64."""
+    wide = start.double()
+    return wide - 0.1 * (grad.double() + DECAY * wide)
 
 
 def _adamw(o: Operands, size: Shape) -> Launch:
