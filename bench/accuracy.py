@@ -15,7 +15,6 @@ have 4 to 10, some are beyond 1.25 and below 1.6 over 5 seeds, others below 1.45
 is beyond 1.16 over 80.
 """
 
-import argparse
 import copy
 import json
 from collections import defaultdict
@@ -31,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import tvdnn
+from bench.command_line import parser_of
 from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
 from tests.support.accuracy import (
@@ -64,9 +64,7 @@ BAR = 1.25  # times torch's error, at most
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--nets", nargs="+", default=NETS)
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--seeds", type=int, default=SEEDS)

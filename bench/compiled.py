@@ -9,7 +9,6 @@ kernel on an architecture, with the most that a variant takes. Exits with 1 wher
 compile or takes more than it may (limits.py). About 15 minutes of a core; a process to a core.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 import triton
 
+from bench.command_line import parser_of
 from bench.environment import software
 from bench.offline.compiler import HOPPER, SHARED_NBYTES, Report, reports_of
 from bench.offline.limits import faults
@@ -33,9 +33,7 @@ Job = tuple[int, tuple[int, int]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     jobs: list[Job] = [(HOPPER, (part, HOPPER_PARTS)) for part in range(HOPPER_PARTS)]

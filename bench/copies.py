@@ -8,7 +8,6 @@ its copies go, or by one launch that counts what each section still lacks, on wh
 cuStreamWaitValue32. Both forms are captured in CUDA graphs.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bench.command_line import parser_of
 from bench.environment import environment
 from tvdnn.runtime.lane_sync import wait_for
 from tvdnn.units import MIB
@@ -66,9 +66,7 @@ WAYS: Final[dict[str, Copy]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     rows = [*rates(), *beside_a_product(), *offloads()]

@@ -11,7 +11,6 @@ keep's peak; where that is below the policy's floor, it is as far between the fl
 of SciPy: compare digests of one environment. 40 minutes of a core; a process to a core.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 import scipy
 
+from bench.command_line import parser_of
 from bench.environment import software
 from bench.large_plans import Case, task_of
 from tvdnn.errors import BudgetError
@@ -50,9 +50,7 @@ SHARES: Final = (0.3, 0.5, 0.75)  # of the peak of keep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--against", type=Path, help="digests that these must equal")
     options = parser.parse_args()

@@ -8,7 +8,6 @@ their order; what is there is not made again. What a command prints is beside th
 at being timed (bench.training). Those that take most of the host wait until all others have ended.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -21,6 +20,8 @@ from queue import Empty, Queue
 from time import monotonic
 
 import torch
+
+from bench.command_line import parser_of
 
 EAGER = "--eager-only --parts"
 OURS = "--no-peers --inside"
@@ -77,9 +78,7 @@ ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 80
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[*JOBS], metavar="FILE")
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
     parser.add_argument("-o", "--output", type=Path, required=True)

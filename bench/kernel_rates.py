@@ -5,7 +5,6 @@
 computes the rates and roofline shares of files of rows anew and writes them there. Times stay.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from bench.cases.case import KernelCase, Measured, kernel_cases
 from bench.cases.launch import Launch
 from bench.cases.operands import Operands, Shape
+from bench.command_line import parser_of
 from bench.timing import DTYPES, Ceilings
 
 MOST_SHARE: Final = 1.05  # of a roofline, whose ceilings are measured too
@@ -87,9 +87,7 @@ def recomputed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     for path in parser.parse_args().files:
         found = recomputed(json.loads(path.read_text()))

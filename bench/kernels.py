@@ -7,7 +7,6 @@ medians. Errors are relative RMS against float64 in the same run. The roofline i
 large matrix products reach on the same GPU. Writes the rows as JSON.
 """
 
-import argparse
 import gc
 import json
 import time
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from bench.cases.launch import Launch, Peer
 from bench.cases.operands import Operands
+from bench.command_line import parser_of
 from bench.environment import environment
 from bench.kernel_rates import MeasuredCase, measured_cases, rates_of
 from bench.kernel_rows import SETS, Row, sums
@@ -34,9 +34,7 @@ TURNS_S: Final = 0.04  # of both sides together, for a case
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bf16"])
     parser.add_argument("--match", default="", help="only cases whose kernel or shape has this")

@@ -8,7 +8,6 @@ times as long as on an idle core fixed work took just then: neighbours share the
 tests read the rows (test_large_plans.py): make them anew after a change to the planner.
 """
 
-import argparse
 import heapq
 import json
 import sys
@@ -21,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from bench.command_line import parser_of
 from bench.environment import software
 from tvdnn import models
 from tvdnn.engine.build import training_variants
@@ -74,9 +74,7 @@ CASES: Final = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     rows = []

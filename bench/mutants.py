@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 
+from bench.command_line import parser_of
 from bench.drawing_mutants import ROOT, Mutant, copied, draw, function_at, write
 from bench.reaching_tests import Record, file_of
 
@@ -42,9 +43,7 @@ NO_TESTS: Final = 5  # pytest's answer where none were chosen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(required=True)
     drawing = commands.add_parser("draw")
     drawing.add_argument("--seed", type=int, required=True)

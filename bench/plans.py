@@ -9,7 +9,6 @@
 `sweeps` plans networks at budgets from the floor to what keep takes, on an H200 by its data sheet.
 """
 
-import argparse
 import itertools
 import json
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.command_line import parser_of
 from bench.environment import software
 from bench.granularity import units_of_one
 from tests.support.exhaustive import exhaustive_s, small_case
@@ -82,9 +82,7 @@ RANDOM_NOTE = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("job", choices=("papers", "random", "sweeps"))
     parser.add_argument("--count", type=int, default=300, help="networks of `random`")
     parser.add_argument("-o", "--output", type=Path)

@@ -8,7 +8,6 @@ than 1.5 times the median; the step that takes the new plan over may take 1 s. L
 are those of `keep` after as many steps. The command ends with status 1 where any of this is not so.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ import torch
 from triton import knobs
 
 import tvdnn
+from bench.command_line import parser_of
 from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
@@ -38,9 +38,7 @@ FIRST, BESIDE, SWAP, BEHIND = "first", "beside planning", "swap", "after"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--nets", nargs="+", help="if not all")
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--skew", type=float, default=3.0, help="of the link's rates")

@@ -9,7 +9,6 @@ every run. `--against` exits with 1 where a digest differs, or a step takes over
 file uses the public interface alone: an older tree runs a copy of it.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 import tvdnn
+from bench.command_line import parser_of
 from tvdnn import models
 
 NETS: Final = {"vgg16": 256, "resnet50": 256, "densenet121": 128, "unet": 8}  # samples of a batch
@@ -32,9 +32,7 @@ SLOWER: Final = 0.01
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=NETS)
     parser.add_argument("--against", type=Path, help="rows that these must equal")
     parser.add_argument("-o", "--output", type=Path, required=True)

@@ -34,6 +34,7 @@ from unittest.mock import patch
 
 import torch
 
+from bench.command_line import parser_of
 from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.peers import AUTOCAST, peers
@@ -75,9 +76,7 @@ UNTUNED = {"chunk_size": DEFAULT_CHUNK_SIZE, "lead": sys.maxsize, "copies": ENGI
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--net", default="vgg16", help="any of torchvision's or ours")
     parser.add_argument("--batch", type=int, default=256)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from bench.command_line import parser_of
 from bench.environment import environment, software
 from bench.generated.compare import FAILED, Outcome, Setup
 from bench.generated.draw import REFUSED, drawn_from_seed
@@ -74,9 +75,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seeds", default="0:100", help="first:end")
     parser.add_argument("--type", choices=("fp32", "tf32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")

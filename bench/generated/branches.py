@@ -23,6 +23,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from bench.command_line import parser_of
+
 ROOT = Path(__file__).parent.parent.parent
 REASONS = ROOT / "bench/results/networks/missed.json"
 OUTPUT = ROOT / "bench/results/networks/branches.json"
@@ -97,9 +99,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("report", type=Path, help="what `coverage json` writes")
     parser.add_argument("--reasons", type=Path, default=REASONS)
     about = "counts of a run that was measured, as the generator writes them beside its rows"

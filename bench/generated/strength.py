@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from bench.command_line import parser_of
 from bench.environment import software
 from bench.generated.compare import FAILED, RIGHT, WRONG, Setup
 from bench.generated.draw import drawn_from_seed
@@ -85,9 +86,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--first", type=int, default=5_000_000, help="the first seed")
     parser.add_argument("--most", type=int, default=1000, help="networks of a fault")
     parser.add_argument("--faults", nargs="*", default=(), help="these alone, by name")
