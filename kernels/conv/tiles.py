@@ -48,6 +48,11 @@ class Filter:
         """Taps of the filter."""
         return self.size[0] * self.size[1]
 
+    def constants(self) -> dict[str, int]:
+        """Size and stride as compile-time arguments of a kernel."""
+        size, stride = self.size, self.stride
+        return {"R": size[0], "S": size[1], "STRIDE_H": stride[0], "STRIDE_W": stride[1]}
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

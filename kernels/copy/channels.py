@@ -16,15 +16,21 @@ TILE_WORDS: Final = 128  # words of a pixel in a tile, at most
 WORDS: Final = {8: torch.int64, 4: torch.int32, 2: torch.int16}  # types of words by bytes
 
 
+@triton.jit
+def _tile(pixels, words, BLOCK_PIXELS: tl.constexpr, BLOCK_WORDS: tl.constexpr):
+    """First pixel (int64) of a program's tile, its pixels [P, 1], words [1, W] and mask [P, W]."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
+    offs_p = tl.arange(0, BLOCK_PIXELS)[:, None]
+    offs_w = tl.program_id(1) * BLOCK_WORDS + tl.arange(0, BLOCK_WORDS)[None, :]
+    return start, offs_p, offs_w, (offs_p < pixels - start) & (offs_w < words)
+
+
 @triton.jit(do_not_specialize=["pixels"])
 def _copy_kernel(
     src_ptr, dst_ptr, pixels, words, src_pitch, dst_pitch,
     BLOCK_PIXELS: tl.constexpr, BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
-    offs_p = tl.arange(0, BLOCK_PIXELS)[:, None]  # [BLOCK_PIXELS, 1]
-    offs_w = tl.program_id(1) * BLOCK_WORDS + tl.arange(0, BLOCK_WORDS)[None, :]
-    mask = (offs_p < pixels - start) & (offs_w < words)  # [BLOCK_PIXELS, BLOCK_WORDS]
+    start, offs_p, offs_w, mask = _tile(pixels, words, BLOCK_PIXELS, BLOCK_WORDS)
     src_ptr += start * src_pitch
     dst_ptr += start * dst_pitch
     values = tl.load(src_ptr + offs_p * src_pitch + offs_w, mask=mask, other=0)
@@ -35,10 +41,7 @@ def _copy_kernel(
 def _zero_kernel(
     dst_ptr, pixels, words, dst_pitch, BLOCK_PIXELS: tl.constexpr, BLOCK_WORDS: tl.constexpr
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
-    offs_p = tl.arange(0, BLOCK_PIXELS)[:, None]  # [BLOCK_PIXELS, 1]
-    offs_w = tl.program_id(1) * BLOCK_WORDS + tl.arange(0, BLOCK_WORDS)[None, :]
-    mask = (offs_p < pixels - start) & (offs_w < words)  # [BLOCK_PIXELS, BLOCK_WORDS]
+    start, offs_p, offs_w, mask = _tile(pixels, words, BLOCK_PIXELS, BLOCK_WORDS)
     dst_ptr += start * dst_pitch
     tl.store(dst_ptr + offs_p * dst_pitch + offs_w, 0, mask=mask)
 

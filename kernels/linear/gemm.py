@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..language import device
 from ..language.overrides import configured
-from .gemm_tiles import finish, product_tile, tile_start
+from .gemm_tiles import finish, product_tile, store_tile, tile_start
 
 TILE_GROUP: Final = 8  # rows of tiles that run along the columns together, for the L2 cache
 DESCRIPTOR_ALIGNMENT: Final = 16  # alignment of a descriptor's base and row stride, in bytes
@@ -205,15 +205,10 @@ def _product_kernel(
         share * group, tl.minimum(share * group + group, k_size),
         A_BY_K, B_BY_K, DESCRIPTORS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, NUM_STAGES,
     )  # fmt: skip
-    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
-    inside_n = offs_n < n_size
-    inside = (offs_m < m_size)[:, None] & inside_n[None, :]
-    offs = offs_m.to(tl.int64)[:, None] * row_stride + offs_n[None, :]
-    out = finish(
-        acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
-        RELU, OUT_PRECISION,
+    store_tile(
+        acc, m, n, m_size, n_size, bias_ptr, mask_ptr, out_ptr, row_stride, share, share_stride,
+        scale, RELU, OUT_PRECISION, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    tl.store(out_ptr + share.to(tl.int64) * share_stride + offs, out, mask=inside)
 
 
 @triton.jit

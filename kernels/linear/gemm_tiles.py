@@ -62,6 +62,30 @@ def product_tile(
 
 
 @triton.jit
+def store_tile(
+    acc, m, n, m_size, n_size, bias_ptr, mask_ptr, out_ptr, row_stride, share, share_stride, scale,
+    RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+) -> None:  # fmt: skip
+    """Finish the sums acc [BLOCK_M, BLOCK_N] of the tile at (m, n) of a share, and store them.
+
+    Without shares `share` is None. The share's offset is added last. Added first, it raises one
+    variant from 166 to 226 registers (triton 3.9, sm_90a).
+    """
+    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    inside_n = offs_n < n_size
+    inside = (offs_m < m_size)[:, None] & inside_n[None, :]
+    offs = offs_m.to(tl.int64)[:, None] * row_stride + offs_n[None, :]
+    out = finish(
+        acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
+        RELU, OUT_PRECISION,
+    )  # fmt: skip
+    if share is not None:
+        out_ptr += share.to(tl.int64) * share_stride
+    tl.store(out_ptr + offs, out, mask=inside)
+
+
+@triton.jit
 def finish(
     acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, dtype: tl.constexpr,
     RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,

@@ -15,27 +15,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..language import device
 from .gemm import TILE_GROUP, WIDE, LinearEpilogue, describable
-from .gemm_tiles import finish, tile_start
+from .gemm_tiles import store_tile, tile_start
 
 TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 256, "SIDE_N": 128, "BLOCK_K": 64}
 NUM_STAGES: Final = 3
 NUM_WARPS: Final = 8
-
-
-@triton.jit
-def _store(
-    acc, m, n, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:  # fmt: skip
-    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
-    inside_n = offs_n < n_size
-    inside = (offs_m < m_size)[:, None] & inside_n[None, :]
-    offs = offs_m.to(tl.int64)[:, None] * n_size + offs_n[None, :]
-    out = finish(
-        acc, None, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
-        False, "ieee",
-    )  # fmt: skip
-    tl.store(out_ptr + offs, out, mask=inside)
 
 
 @triton.jit
@@ -47,13 +31,19 @@ def _wide_kernel(
     """out = A B for A [M, K] and B [K, N]. `side` describes boxes of SIDE_N columns of B."""
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N + SIDE_N, TILE_GROUP)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    beside = tl.zeros((BLOCK_M, SIDE_N), tl.float32)
+    side_acc = tl.zeros((BLOCK_M, SIDE_N), tl.float32)
     for k in tl.range(0, k_size, BLOCK_K, num_stages=NUM_STAGES):
         left = a.load([m, k])
         acc = tl.dot(left, b.load([k, n]), acc)
-        beside = tl.dot(left, side.load([k, n + BLOCK_N]), beside)
-    _store(acc, m, n, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M, BLOCK_N)
-    _store(beside, m, n + BLOCK_N, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M, SIDE_N)
+        side_acc = tl.dot(left, side.load([k, n + BLOCK_N]), side_acc)
+    store_tile(
+        acc, m, n, m_size, n_size, None, mask_ptr, out_ptr, n_size, None, 0, scale,
+        False, "ieee", BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    store_tile(
+        side_acc, m, n + BLOCK_N, m_size, n_size, None, mask_ptr, out_ptr, n_size, None, 0, scale,
+        False, "ieee", BLOCK_M, SIDE_N,
+    )  # fmt: skip
 
 
 def suits_width(a: Tensor, b: Tensor) -> bool:
