@@ -23,7 +23,7 @@ MOST_SAMPLES: Final = 256  # rows of a box of the copy engine, at most
 LEAST_DEPTH: Final = 16  # terms of a product of the tensor cores, at least
 GRADIENT_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}
 SGD_TILE: Final = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
-ADAMW_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 32, "num_warps": 8}  # states take memory as well
+ADAMW_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 32, "num_warps": 8}  # states are prefetched too
 NUM_STAGES: Final = 3
 
 

@@ -39,12 +39,12 @@ SUM_WARPS: Final = 32
 
 @triton.jit
 def _terms(
-    n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes, ignore_index,
+    n, mask_n, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes, ignore_index,
     smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
     """The losses of rows n, and their summands of the mean's divisor."""
-    target = tl.load(target_ptr + n, mask=known, other=0)
-    is_class = known & (target >= 0) & (target < num_classes)
+    target = tl.load(target_ptr + n, mask=mask_n, other=0)
+    is_class = mask_n & (target >= 0) & (target < num_classes)
     chosen = tl.load(row_ptrs + target, mask=is_class, other=0.0).to(tl.float32)
     loss = log_total + (top - chosen)
     weight = (target == target).to(tl.float32)  # 1 for each
@@ -54,7 +54,7 @@ def _terms(
     if SMOOTHED:
         loss = loss * (1.0 - smoothing) + spread * (smoothing / num_classes)
     loss = tl.where(is_class, loss, float("nan"))
-    counts = known & (target != ignore_index)
+    counts = mask_n & (target != ignore_index)
     return tl.where(counts, loss, 0.0), tl.where(counts, weight, 0.0)
 
 
@@ -85,18 +85,18 @@ def _row_kernel(
 
 @triton.jit
 def _terms_of_rows(
-    logits_ptr, target_ptr, weight_ptr, n, known, num_classes, ignore_index, smoothing,
+    logits_ptr, target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Losses, divisors, logarithms of summed exponentials [ROWS] of rows n, each in one block."""
     row_ptrs, classes = logits_ptr + n * num_classes, tl.arange(0, BLOCK)
-    x = load_logits(row_ptrs, classes, known, num_classes)
+    x = load_logits(row_ptrs, classes, mask_n, num_classes)
     top, log_total = top_and_log_total(x)
     spread = 0.0
     if SMOOTHED:
         spread = spread_of_rows(x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED)
     loss, divisor = _terms(
-        n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes,
+        n, mask_n, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes,
         ignore_index, smoothing, WEIGHTED, SMOOTHED,
     )  # fmt: skip
     return loss, divisor, top + log_total
@@ -111,14 +111,14 @@ def _rows_kernel(
     """A program computes ROWS rows, each in one block."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    known = n < num_samples
+    mask_n = n < num_samples
     loss, divisor, lse = _terms_of_rows(
-        logits_ptr, target_ptr, weight_ptr, n, known, num_classes, ignore_index, smoothing,
+        logits_ptr, target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, smoothing,
         WEIGHTED, SMOOTHED, BLOCK,
     )  # fmt: skip
-    tl.store(terms_ptr + 2 * n, loss, mask=known)
-    tl.store(terms_ptr + 2 * n + 1, divisor, mask=known)
-    tl.store(lse_ptr + n, lse, mask=known)
+    tl.store(terms_ptr + 2 * n, loss, mask=mask_n)
+    tl.store(terms_ptr + 2 * n + 1, divisor, mask=mask_n)
+    tl.store(lse_ptr + n, lse, mask=mask_n)
 
 
 @triton.jit(do_not_specialize=["num_pixels", "ignore_index", "splits"])

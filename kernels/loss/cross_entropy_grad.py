@@ -21,15 +21,15 @@ NUM_WARPS: Final = 4
 
 @triton.jit
 def _factors(
-    target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+    target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, scale, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
     """Of rows n: the target, -1 if it is no class, whether it is ignored, and two factors.
 
     The gradient is `pull` times the softmax, minus `hot` at the target, minus `_spread`.
     """
-    target = tl.load(target_ptr + n, mask=known, other=0)
-    is_class = known & (target >= 0) & (target < num_classes)
+    target = tl.load(target_ptr + n, mask=mask_n, other=0)
+    is_class = mask_n & (target >= 0) & (target < num_classes)
     hot = tl.where(is_class, scale, 0.0)
     if WEIGHTED:
         hot *= tl.load(weight_ptr + target, mask=is_class, other=0.0)
@@ -76,16 +76,16 @@ def _rows_kernel(
     """A program computes ROWS rows, each in one block. AGAIN: it sums the exponentials itself."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    known, classes = n < num_samples, tl.arange(0, BLOCK)
-    x = load_logits(logits_ptr + n * num_classes, classes, known, num_classes)
+    mask_n, classes = n < num_samples, tl.arange(0, BLOCK)
+    x = load_logits(logits_ptr + n * num_classes, classes, mask_n, num_classes)
     if AGAIN:
         top, log_total = top_and_log_total(x)
         lse = top + log_total
     else:
-        lse = tl.load(lse_ptr + n, mask=known, other=0.0)
+        lse = tl.load(lse_ptr + n, mask=mask_n, other=0.0)
     scale = tl.load(control_ptr) / tl.load(total_ptr + 1)
     target, ignored, pull, hot = _factors(
-        target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+        target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, scale, smoothing,
         WEIGHTED, SMOOTHED,
     )  # fmt: skip
     spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
@@ -94,18 +94,18 @@ def _rows_kernel(
         hot[:, None], spread[None, :],
     )  # fmt: skip
     ptrs = dlogits_ptr + (n * num_classes)[:, None] + classes[None, :]
-    mask = known[:, None] & (classes < num_classes)[None, :]
+    mask = mask_n[:, None] & (classes < num_classes)[None, :]
     tl.store(ptrs, stored(dx, dlogits_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit
 def _gradient_of_row(
-    x, classes, lse, target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+    x, classes, lse, target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, scale, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of logits x at `classes` of row n."""
     target, ignored, pull, hot = _factors(
-        target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+        target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, scale, smoothing,
         WEIGHTED, SMOOTHED,
     )  # fmt: skip
     spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
@@ -136,13 +136,13 @@ def _tiles_kernel(
         tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION))
     else:
         for _ in range(2):
-            known = n < num_samples
-            mask = (classes >= 0) & (classes < num_classes) & known
+            mask_n = n < num_samples
+            mask = (classes >= 0) & (classes < num_classes) & mask_n
             x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-            lse = tl.load(lse_ptr + n, mask=known, other=0.0)
+            lse = tl.load(lse_ptr + n, mask=mask_n, other=0.0)
             dx = _gradient_of_row(
-                x, classes, lse, target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale,
-                smoothing, WEIGHTED, SMOOTHED,
+                x, classes, lse, target_ptr, weight_ptr, n, mask_n, num_classes,
+                ignore_index, scale, smoothing, WEIGHTED, SMOOTHED,
             )  # fmt: skip
             tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION), mask=mask)
             n += 1

@@ -68,9 +68,9 @@ def spread_of_row(
 
 
 @triton.jit
-def load_logits(row_ptrs, classes, known, num_classes) -> tl.tensor:
+def load_logits(row_ptrs, classes, mask_n, num_classes) -> tl.tensor:
     """Rows of logits in one block, float32 [ROWS, BLOCK]; -inf outside them."""
-    mask = (classes < num_classes)[None, :] & known[:, None]
+    mask = (classes < num_classes)[None, :] & mask_n[:, None]
     ptrs = row_ptrs[:, None] + classes[None, :]
     return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
 

@@ -324,6 +324,6 @@ def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor, *, precision: str
     _store_rounded(gradient, dx, precision)
 
 
-def _store_rounded(found: Tensor, out: Tensor, precision: str) -> None:
+def _store_rounded(result: Tensor, out: Tensor, precision: str) -> None:
     """Round a map [N, C, H, W] into out [N, H, W, C]."""
-    out.copy_(stored_reference(found, out.dtype, precision).permute(0, 2, 3, 1))
+    out.copy_(stored_reference(result, out.dtype, precision).permute(0, 2, 3, 1))

@@ -138,7 +138,7 @@ def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
     grid = (triton.cdiv(num_columns, block_c), triton.cdiv(num_rows, group) * splits)
     sum_rows_kernel[grid](
         rows, partials, num_rows, num_columns, group, triton.cdiv(group, splits), splits,
-        BLOCK_R=block_r, BLOCK_C=block_c, num_warps=8,  # 4 warps spill where F is no multiple of 64
+        BLOCK_R=block_r, BLOCK_C=block_c, num_warps=8,  # 4 warps spill where rows end inside a line
     )  # fmt: skip
 
 

@@ -48,15 +48,15 @@ def _specialized(request: TileRequest) -> Space:
     itemsize, (_, rows, columns), taps = _itemsize(request), facts["box"], facts["size"][0]
     left = 4 if facts["pooled"] else tile.parts
 
-    def fits(other: Tile) -> bool:
-        weights = other.out_channels * STEP_NBYTES
+    def fits(candidate: Tile) -> bool:
+        weights = candidate.out_channels * STEP_NBYTES
         if facts["rows"]:
-            nbytes = other.num_stages * (rows + taps - 1) * columns * STEP_NBYTES
+            nbytes = candidate.num_stages * (rows + taps - 1) * columns * STEP_NBYTES
             nbytes += ROWS_PACKED_STAGES * taps * weights
         else:
-            nbytes = other.num_stages * (other.pixels * STEP_NBYTES + weights)
-        nbytes += 2 * other.pixels * other.out_channels * itemsize // left
-        return nbytes + BARRIERS_NBYTES <= shared_nbytes() and _sums(other) <= MOST_SUMS
+            nbytes = candidate.num_stages * (candidate.pixels * STEP_NBYTES + weights)
+        nbytes += 2 * candidate.pixels * candidate.out_channels * itemsize // left
+        return nbytes + BARRIERS_NBYTES <= shared_nbytes() and _sums(candidate) <= MOST_SUMS
 
     return {"out_channels": _out_channels(request), "num_stages": _near(tile.num_stages, 2)}, fits
 
@@ -65,10 +65,10 @@ def _box(request: TileRequest) -> Space:
     """Tiles of pooling windows keep their channels, because windows take registers."""
     tile, pooled = request.tile, request.facts["pooled"]
 
-    def fits(other: Tile) -> bool:
-        nbytes = _step_nbytes(request, other) * other.num_stages * other.residents
-        whole = other.num_warps * other.residents == WARPS
-        return whole and nbytes <= shared_nbytes() and _sums(other) <= MOST_SUMS
+    def fits(candidate: Tile) -> bool:
+        nbytes = _step_nbytes(request, candidate) * candidate.num_stages * candidate.residents
+        whole = candidate.num_warps * candidate.residents == WARPS
+        return whole and nbytes <= shared_nbytes() and _sums(candidate) <= MOST_SUMS
 
     options = {
         "flatten": (True, False),
@@ -86,15 +86,15 @@ def _im2col(request: TileRequest) -> Space:
         "in_channels": (16, 32),
         "out_channels": _out_channels(request),
     }
-    return options, lambda other: _sums(other) <= MOST_SUMS
+    return options, lambda candidate: _sums(candidate) <= MOST_SUMS
 
 
 def _pointer(request: TileRequest) -> Space:
     most = MOST_PLAIN_SUMS if _is_exact(request) else MOST_SUMS
 
-    def fits(other: Tile) -> bool:
-        nbytes = _step_nbytes(request, other) * other.num_stages
-        return nbytes <= shared_nbytes() and _sums(other) <= most
+    def fits(candidate: Tile) -> bool:
+        nbytes = _step_nbytes(request, candidate) * candidate.num_stages
+        return nbytes <= shared_nbytes() and _sums(candidate) <= most
 
     stages = request.tile.num_stages
     options = {
@@ -108,14 +108,14 @@ def _pointer(request: TileRequest) -> Space:
 
 
 def _grad_weight(request: TileRequest) -> Space:
-    """Only stages, and warps of bfloat16 products: the other fields decide the splits of a sum."""
+    """Only stages, and warps of bfloat16 products. The other fields decide the splits of a sum."""
     tile, kernel = request.tile, request.facts["kernel"]
     sums = 3 if kernel == "taps" else 1
 
-    def fits(other: Tile) -> bool:
-        channels = other.out_channels + sums * other.in_channels
-        nbytes = other.pixels * channels * _itemsize(request) * other.num_stages
-        each = other.out_channels * sums * other.in_channels // (32 * other.num_warps)
+    def fits(candidate: Tile) -> bool:
+        channels = candidate.out_channels + sums * candidate.in_channels
+        nbytes = candidate.pixels * channels * _itemsize(request) * candidate.num_stages
+        each = candidate.out_channels * sums * candidate.in_channels // (32 * candidate.num_warps)
         return nbytes <= shared_nbytes() and each <= MOST_SUMS
 
     free = request.facts["dtype"] == torch.bfloat16 and kernel != "transposed"
@@ -128,9 +128,10 @@ def _linear(request: TileRequest) -> Space:
     most = tile.rows * tile.columns // (32 * tile.num_warps) if facts["narrow"] else MOST_SUMS
     most = MOST_PLAIN_SUMS if _is_exact(request) else most
 
-    def fits(other: Tiles) -> bool:
-        nbytes = (other.rows + other.columns) * other.depth * _itemsize(request) * other.num_stages
-        each = other.rows * other.columns // (32 * other.num_warps)
+    def fits(candidate: Tiles) -> bool:
+        values = (candidate.rows + candidate.columns) * candidate.depth
+        nbytes = values * _itemsize(request) * candidate.num_stages
+        each = candidate.rows * candidate.columns // (32 * candidate.num_warps)
         return nbytes <= shared_nbytes() and each <= most
 
     return _linear_options(request), fits
