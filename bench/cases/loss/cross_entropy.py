@@ -19,34 +19,30 @@ PLAIN: Final = {"ignore_index": -100, "smoothing": 0.0}
 SMOOTHED: Final = {"ignore_index": -100, "smoothing": 0.1}
 
 
-def options_of(weighted: bool, settings: dict[str, Any]) -> dict[str, Any]:
-    return {**(SMOOTHED if weighted else PLAIN), **settings}
+def weights_and_options(
+    o: Operands, classes: int, weighted: bool = False, **settings: Any
+) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """Weights of classes with their sum, where the loss is `weighted`, and its options."""
+    weights = with_sum(o.randn(classes).abs_()) if weighted else None
+    return weights, {**(SMOOTHED if weighted else PLAIN), **settings}
 
 
-def weights_of(o: Operands, classes: int, weighted: bool) -> torch.Tensor | None:
-    """A weight of each class, and their sum."""
-    return with_sum(o.randn(classes).abs_()) if weighted else None
-
-
-def _rows(
-    o: Operands, size: Shape, dtype: torch.dtype = BF16, weighted: bool = False, **settings: Any
-) -> Launch:
+def _rows(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
     rows, classes = size[0], size[-1]
     logits, target = o.randn(rows, classes, dtype=dtype), o.integers(classes, rows)
-    operands = (logits, target, weights_of(o, classes, weighted), o.out(rows, 2), o.out(rows))
-    return launching(cross_entropy_rows, *operands, **options_of(weighted, settings))
+    weights, options = weights_and_options(o, classes, **settings)
+    operands = (logits, target, weights, o.out(rows, 2), o.out(rows))
+    return launching(cross_entropy_rows, *operands, **options)
 
 
-def _pixels(
-    o: Operands, size: Shape, dtype: torch.dtype = BF16, weighted: bool = False, **settings: Any
-) -> Launch:
+def _pixels(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
     logits = o.randn(*size, dtype=dtype).flatten(1, -2)
     samples, pixels, classes = logits.shape
-    target, weight = o.integers(classes, samples, pixels), weights_of(o, classes, weighted)
+    target = o.integers(classes, samples, pixels)
+    weights, options = weights_and_options(o, classes, **settings)
     shape = (samples, pixel_splits(pixels, classes), 2)
     partials = o.out(*shape, compared=lambda sums: sums.sum(1))
-    operands = (logits, target, weight, partials)
-    return launching(cross_entropy_pixels, *operands, **options_of(weighted, settings))
+    return launching(cross_entropy_pixels, logits, target, weights, partials, **options)
 
 
 def _total(

@@ -9,28 +9,23 @@ from torch.nn import functional
 
 from bench.cases.case import KINDS, TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import EXACT_SAMPLES, Call, Launch, Peer, first_samples, launching
-from bench.cases.loss.cross_entropy import MAPS, PLAIN, ROWS, options_of, weights_of
+from bench.cases.loss.cross_entropy import MAPS, PLAIN, ROWS, weights_and_options
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.cross_entropy import cross_entropy_rows, loss_total
 from tvdnn.kernels.loss.cross_entropy_grad import cross_entropy_grad
 
 
 def _grad(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    weighted: bool = False,
-    kept: bool = True,
-    **settings: Any,
+    o: Operands, size: Shape, dtype: torch.dtype = BF16, kept: bool = True, **settings: Any
 ) -> Launch:
     """`kept`: with the logarithms that the forward pass left."""
     rows, classes = prod(size[:-1]), size[-1]
     logits, target = o.randn(rows, classes, dtype=dtype), o.integers(classes, rows)
-    weight = weights_of(o, classes, weighted)
+    weights, options = weights_and_options(o, classes, **settings)
     lse = _logarithms(o, logits) if kept else None
     total, control = o.full(2.0, 2), o.full(0.5, 1)
-    operands = (logits, target, weight, lse, total, control, o.out(rows, classes, dtype=dtype))
-    return launching(cross_entropy_grad, *operands, **options_of(weighted, settings))
+    operands = (logits, target, weights, lse, total, control, o.out(rows, classes, dtype=dtype))
+    return launching(cross_entropy_grad, *operands, **options)
 
 
 def _logarithms(o: Operands, logits: Tensor) -> Tensor:

@@ -16,34 +16,22 @@ def _weights(o: Operands, size: Shape, weighted: bool) -> list[torch.Tensor | No
     return [o.randn(size[-1]).abs_() if weighted else None for _ in range(2)]
 
 
-def _targets(o: Operands, size: Shape, dtype: torch.dtype) -> torch.Tensor:
-    return o.randn(*size, dtype=dtype).sigmoid_()
-
-
 def _loss(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    weighted: bool = False,
-    function: str = "mse",
-    precision: str = "",
+    o: Operands, size: Shape, dtype: torch.dtype = BF16, weighted: bool = False, **settings: Any
 ) -> Launch:
-    """`precision`: of the gradient alone."""
-    x, target = o.randn(*size, dtype=dtype), _targets(o, size, F32)
+    """The gradient alone has a precision, which may be among the settings."""
+    x, target = o.randn(*size, dtype=dtype), o.randn(*size).sigmoid_()
     splits = element_splits(prod(size[1:]))
     partials = o.out(size[0], splits, 2, compared=lambda sums: sums.sum(1))
     operands = (x, target, *_weights(o, size, weighted), partials)
-    return launching(element_loss, *operands, function=function)
+    return launching(element_loss, *operands, function=settings.get("function", "mse"))
 
 
 def _loss_grad(
     o: Operands, size: Shape, dtype: torch.dtype = BF16, weighted: bool = False, **settings: Any
 ) -> Launch:
-    x, target, weights = (
-        o.randn(*size, dtype=dtype),
-        _targets(o, size, F32),
-        _weights(o, size, weighted),
-    )
+    x, target = o.randn(*size, dtype=dtype), o.randn(*size).sigmoid_()
+    weights = _weights(o, size, weighted)
     operands = (x, target, *weights, o.full(2.0, 2), o.full(0.5, 1), o.out(*size, dtype=dtype))
     return launching(element_loss_grad, *operands, **{"function": "mse", **settings})
 

@@ -72,7 +72,6 @@ def _batch_norm(
     residual: bool = False,
     signs: bool = False,
     by: bool = False,
-    affine: bool = True,
     bias: bool = True,
     **settings: Any,
 ) -> Launch:
@@ -83,7 +82,7 @@ def _batch_norm(
     packed = o.out(*size[:-1], size[-1] // 8, dtype=U8) if signs else None
     if by:
         settings["residual_by"] = statistics_of(o, size)
-    operands = (weight if affine else None, added if affine and bias else None, other, y, packed)
+    operands = (weight, added if bias else None, other, y, packed)
     return launching(batch_norm, x, statistics, *operands, **settings)
 
 
