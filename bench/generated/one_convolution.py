@@ -1,10 +1,10 @@
-"""OneConvolution: networks kept because they once failed, but for what their forward does."""
+"""OneConvolution: the convolution of many networks that are kept because they once failed."""
 
 from torch import nn
 
 
 class OneConvolution(nn.Module):
-    """A network of one 1x1 convolution, `conv`. Subclasses say what forward does with its map."""
+    """A network of one 1x1 convolution, `conv`. Subclasses add other layers and forward."""
 
     channels = (4, 4)  # of the input and of the map
 
