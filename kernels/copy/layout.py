@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..language.elementwise import are_whole, block_channels, block_ptrs, launch, launch_ranges
+from ..language.elementwise import block_channels, block_ptrs, launch, launch_maps
 from ..language.rounding import stored, stored_reference
 
 NUM_WARPS: Final = 8
@@ -208,10 +208,7 @@ def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
 
     Each may be a channel range. out may be a or b.
     """
-    if are_whole(a, b, out):
-        launch(_add_kernel, a, b, out, PRECISION=precision)
-    else:
-        launch_ranges(_add_ranges_kernel, a, b, out, PRECISION=precision)
+    launch_maps(_add_kernel, _add_ranges_kernel, a, b, out, PRECISION=precision)
 
 
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:

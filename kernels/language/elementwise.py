@@ -104,3 +104,14 @@ def launch_ranges(kernel: triton.JITFunction, *maps: Tensor, **constants: str | 
         *rows, pixels, channels // lane, *(pitch // lane for pitch in pitches), **constants,
         LANE=lane, BLOCK_PIXELS=block_pixels, BLOCK_C=block_c, num_warps=NUM_WARPS,
     )  # fmt: skip
+
+
+def launch_maps(
+    kernel: triton.JITFunction, ranges_kernel: triton.JITFunction, *maps: Tensor,
+    **constants: str | float,
+) -> None:  # fmt: skip
+    """Launch `kernel` over contiguous maps, or `ranges_kernel` where a map is a channel range."""
+    if are_whole(*maps):
+        launch(kernel, *maps, **constants)
+    else:
+        launch_ranges(ranges_kernel, *maps, **constants)

@@ -158,10 +158,7 @@ def activate(
     """
     constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
     constants["coefficient"] = float(coefficient)
-    if elementwise.are_whole(x, y):
-        elementwise.launch(_activate_kernel, x, y, **constants)
-    else:
-        elementwise.launch_ranges(_activate_ranges_kernel, x, y, **constants)
+    elementwise.launch_maps(_activate_kernel, _activate_ranges_kernel, x, y, **constants)
 
 
 def activate_grad(
@@ -176,10 +173,9 @@ def activate_grad(
     """
     constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
     constants |= {"BY_OUTPUT": _reads_output(function, by_input), "coefficient": float(coefficient)}
-    if elementwise.are_whole(values, dy, dx):
-        elementwise.launch(_activate_grad_kernel, values, dy, dx, **constants)
-    else:
-        elementwise.launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
+    elementwise.launch_maps(
+        _activate_grad_kernel, _activate_grad_ranges_kernel, values, dy, dx, **constants
+    )
 
 
 def _reads_output(function: str, by_input: bool) -> bool:

@@ -99,10 +99,7 @@ def unary(
 ) -> None:  # fmt: skip
     """y = one of FUNCTIONS of x, with the numbers a and b of NUMBERS. y may be x."""
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
-    if elementwise.are_whole(x, y):
-        elementwise.launch(_unary_kernel, x, y, **settings)
-    else:
-        elementwise.launch_ranges(_unary_ranges_kernel, x, y, **settings)
+    elementwise.launch_maps(_unary_kernel, _unary_ranges_kernel, x, y, **settings)
 
 
 def unary_grad(
@@ -113,10 +110,7 @@ def unary_grad(
     if function == "clamp" and not _hands_on_at_bounds():
         function = "clamp_inside"
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
-    if elementwise.are_whole(x, dy, dx):
-        elementwise.launch(_unary_grad_kernel, x, dy, dx, **settings)
-    else:
-        elementwise.launch_ranges(_unary_grad_ranges_kernel, x, dy, dx, **settings)
+    elementwise.launch_maps(_unary_grad_kernel, _unary_grad_ranges_kernel, x, dy, dx, **settings)
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Tensor, float, float], Tensor]]] = {
