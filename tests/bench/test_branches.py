@@ -1,4 +1,4 @@
-"""What random networks miss of a file, named so that it is found again after an edit."""
+"""Branches of a file that random networks miss, by names that survive an edit."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ WANTED = {
 
 
 def report(folder: Path, reasons: dict[str, str]) -> list[str]:
-    """Arguments for the command: a report on one file, and reasons for what it misses."""
+    """Arguments for the command: a report on one file, and reasons for missed branches."""
     summary = {"num_branches": 8, "covered_branches": 3}
     about = {"functions": FUNCTIONS, "summary": summary}
     found = {"files": {"tvdnn/ops/one.py": about, "tvdnn/planner/other.py": about}}

@@ -45,7 +45,7 @@ def test_rows_are_of_all_sets_and_each_once() -> None:
 def test_both_sides_of_a_row_compute_the_same(
     case: MeasuredCase, generator: torch.Generator
 ) -> None:
-    """In float32: on a CPU torch has few operations in bfloat16."""
+    """The type is float32: on a CPU torch has few operations in bfloat16."""
     with generator.device:
         launch = case.make(Operands(generator.device, generator), "tf32", small=True)
         launch.prepare()

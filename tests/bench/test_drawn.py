@@ -1,4 +1,4 @@
-"""What random networks are drawn of: all that tvdnn's tables name, and things that it refuses."""
+"""Parts of random networks: everything in tvdnn's tables, and calls that it refuses."""
 
 import operator
 import re
@@ -102,7 +102,7 @@ DRAWS: list[tuple[str, Callable[[Writer, str], object]]] = [
 def test_what_is_drawn_to_be_refused_is_refused(
     text: str, draw: Callable[[Writer, str], object]
 ) -> None:
-    """By name and line: none is dropped, and none raises what is not tvdnn's."""
+    """Refusals have a name and a line. None is dropped, and no other error is raised."""
     for shape in SHAPES:
         w = Writer(Seeded(1), training=True)
         x = w.line("{0} * 2", w.input(shape, grad=False))

@@ -74,7 +74,7 @@ CONV = Member("conv", "nn.Conv2d(3, 3, 1)")
 
 
 def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tanh is taken for a sigmoid, outputs and gradients are wrong."""
+    """A sigmoid in tanh's place makes outputs and gradients wrong."""
     text = program("torch.tanh(self.conv({0}))", members=(CONV,)).printed()
     assert outcome_of(text).kind == RIGHT
     replace_translator(monkeypatch, torch.tanh, registry.METHODS["sigmoid"])
@@ -134,7 +134,7 @@ def test_terms_that_cancel_are_measured() -> None:
 
 
 def test_statistics_of_a_normalization_are_terms() -> None:
-    """Two values in 1,000 +- 1 lose three digits of what is normalized to a rounded mean."""
+    """Two values in 1,000 +- 1 lose three digits when a rounded mean normalizes them."""
 
     def run() -> dict[str, Tensor | None]:
         x = torch.tensor([[[999.0, 1001.0]]], dtype=torch.float64, requires_grad=True)
@@ -195,7 +195,7 @@ def test_the_same_seed_draws_the_same_network() -> None:
 @settings(max_examples=25, derandomize=True, database=None, deadline=None)
 @given(programs())
 def test_what_hypothesis_draws_runs_by_torch(drawn: Program) -> None:
-    """As a printed module, on inputs of the shapes that it names."""
+    """The printed module runs on inputs of the shapes that it names."""
     case = load(drawn.printed())
     inputs = [torch.randn(shape) for shape in case.shapes.values()]
     maps, _ = maps_in(case.make_torch()(*inputs))
@@ -203,7 +203,7 @@ def test_what_hypothesis_draws_runs_by_torch(drawn: Program) -> None:
 
 
 def test_what_fails_is_shrunk_to_what_makes_it_fail() -> None:
-    """Of a random network only the statement that is asked for is left."""
+    """Only the wanted statement of a random network is left."""
 
     def fails(each: Program) -> bool:
         return "relu" in each.printed() and compare(load(each.printed())).kind == RIGHT

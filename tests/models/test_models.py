@@ -211,7 +211,7 @@ def test_deep_networks_stay_finite(name: str, lr: float) -> None:
 
 
 def test_gradients_survive_a_hundred_layers() -> None:
-    """At the full image size, where little is lost at the borders of the padded maps."""
+    """The image has its full size. Little is lost at the borders of the padded maps."""
     torch.manual_seed(0)
     net = models.vgg116(width=0.25, num_classes=10)
     x = torch.randn(1, 3, 224, 224)

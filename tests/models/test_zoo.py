@@ -45,7 +45,7 @@ EVALUATED = ("inception_v3",)
 
 
 def network(name: str) -> nn.Module:
-    """The network with weights that keep the size of maps, so that rounding stays small."""
+    """The network with weights that keep the size of maps. Rounding stays small."""
     torch.manual_seed(0)
     net = NETS[name][0](num_classes=CLASSES)
     for module in net.modules():
@@ -138,7 +138,7 @@ def floor_of(name: str, policy: str) -> int:
 
 @pytest.mark.parametrize("name", NETS)
 def test_steps_follow_torch_wherever_maps_are(name: str) -> None:
-    """At the floor of vdnn-all:m as when all is kept, and no further from float64 than torch."""
+    """Steps near vdnn-all:m's floor have keep's bits, and stay as near float64 as torch's."""
     losses, net = trained(name, "keep")
     budget = floor_of(name, "vdnn-all:m") * 101 // 100
     moved_losses, moved = trained(name, "vdnn-all:m", budget)
@@ -157,7 +157,7 @@ def test_steps_follow_torch_wherever_maps_are(name: str) -> None:
 
 
 def deviation(found: list[Tensor], exact: list[Tensor]) -> float:
-    """The error of all tensors together, as a share of what they should be."""
+    """The error of all tensors together, as a share of the exact ones."""
     pairs = [(mine.double(), true.double()) for mine, true in zip(found, exact, strict=True)]
     error = sum(float((mine - true).square().sum()) for mine, true in pairs)
     return (error / (sum(float(true.square().sum()) for _, true in pairs) or 1.0)) ** 0.5

@@ -44,7 +44,7 @@ def residual(**settings: Any) -> Residual:
 
 
 class Dense(nn.Module):
-    """Normalization of what is concatenated, and between the terms of another concatenation."""
+    """Normalization of a concatenation, and between the terms of another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Dense(nn.Module):
 
 
 def frozen(net: Residual) -> Residual:
-    """With layers in evaluation: one that trains yet, and one that does not."""
+    """Two layers are in evaluation. One of them still trains."""
     net.side.eval()
     net.last.eval().requires_grad_(False)
     return net

@@ -25,7 +25,7 @@ class Inception(nn.Module):
 
 
 class Recent(nn.Module):
-    """A dense block whose layers take the newest channels, so that ranges are all that is read."""
+    """A dense block whose layers take the newest channels. All reads are of ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recent(nn.Module):
 
 
 class Skip(nn.Module):
-    """U-Net's skip, without its scales: what comes back joins the map that went down."""
+    """U-Net's skip, without its scales: the upward map joins the downward one."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ Way = Callable[[Tensor], Tensor]
 
 
 class Returns(nn.Module):
-    """Logits of what `way` makes of a convolution's map of six channels."""
+    """Logits of `way` of a convolution's map of six channels."""
 
     def __init__(self, way: Way) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ SHAPE, CLASSES = (3, 24), 3
 
 
 class Rows(nn.Module):
-    """Logits of what layers make of [N, C, L]."""
+    """Logits of layers over [N, C, L]."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Dropout of elements, channels and samples: what falls, its gradient and its seed."""
+"""Dropout of elements, channels and samples: dropped values, gradients and seeds."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The eager runner: bits of the engine, what it saves and leaves alone, its cache, and threads."""
+"""The eager runner: the engine's bits, saved and untouched tensors, its cache, and threads."""
 
 import copy
 from collections.abc import Callable

@@ -24,7 +24,7 @@ def test_losses_of_any_shape_are_torchs(
     target_grad: bool,
     generator: torch.Generator,
 ) -> None:
-    """Of no dimension, of one, of no element, and with a gradient of the target."""
+    """The losses have no dimension, one, or no element, or the target has a gradient."""
     device = generator.device
     x, target = (torch.rand(shape, generator=generator, device=device) for _ in range(2))
     results = []
@@ -129,7 +129,7 @@ def test_losses_match_their_twins(
 
 
 def test_other_losses_are_torchs(device: torch.device) -> None:
-    """Of elements, of sequences, of probabilities, and with weights that are not by channel."""
+    """They are of elements, sequences or probabilities, or have weights that are not by channel."""
     x, shares = torch.randn(5, 3, device=device), torch.rand(5, 3, device=device).softmax(1)
     lines = torch.randn(5, 3, 4, device=device)
     weight = torch.arange(1.0, 6.0, device=device)[:, None]

@@ -1,4 +1,4 @@
-"""Networks that compute with maps: gradients as torch's, the bits of keep, what is refused."""
+"""Networks that compute with maps: torch's gradients, keep's bits, and refusals."""
 
 from collections.abc import Callable
 

@@ -103,7 +103,7 @@ def test_moments_of_a_map_are_made_once(device: torch.device) -> None:
 
 
 def test_residuals_and_relus_are_taken_in() -> None:
-    """Of a sum's two normalizations the later makes the other's result as it adds it."""
+    """The later of a sum's two normalizations makes the other's result as it adds it."""
     graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
     kinds = [op.kind for op in graph.network.ops if op.kind.startswith("batch_norm")]
     joined = "batch_norm_add_relu"
@@ -157,7 +157,7 @@ def test_functions_are_taken_in() -> None:
 
 
 def test_what_is_normalized_is_the_only_other_map_that_is_kept() -> None:
-    """Backward reads inputs of convolutions and what they make, but nothing in between."""
+    """Backward reads inputs and outputs of convolutions, but nothing in between."""
     graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
     maps = {name for name, each in graph.buffers.items() if each.kind is Kind.MAP}
     wide = {name for name in maps if graph.buffers[name].shape == (BATCH, 6, 6, 8)}

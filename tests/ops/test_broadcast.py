@@ -1,4 +1,4 @@
-"""Networks whose operands broadcast: gradients as torch's, the bits of keep, what is refused."""
+"""Networks whose operands broadcast: torch's gradients, keep's bits, and refusals."""
 
 from collections.abc import Callable
 

@@ -148,7 +148,7 @@ def test_normalizations_of_a_block_copy_and_add_nothing() -> None:
 
 
 class Branches(nn.Module):
-    """Two normalized and rectified convolutions side by side, and what pooling makes of both."""
+    """Two normalized and rectified convolutions side by side, and a pooling of both."""
 
     def __init__(self) -> None:
         super().__init__()

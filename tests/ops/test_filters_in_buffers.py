@@ -33,7 +33,7 @@ def test_buffers_in_bfloat16_count_as_their_values(dtype: str, kernels: str) -> 
 
 
 class Held(nn.Module):
-    """A convolution that trains before one whose filter is what `hold` makes of its weight."""
+    """A convolution that trains before one whose filter is `hold` of its weight."""
 
     def __init__(self, hold: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ops that write over the bytes of what they read: every value lives until its last reader."""
+"""Ops that write over the bytes of their inputs: every value lives until its last reader."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def sum_as_residual(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def rectified_sum_as_residual(net: nn.Module, x: Tensor) -> Tensor:
-    """HRNet's: what a sum leaves is added to a normalized term."""
+    """HRNet's sum is added to a normalized term."""
     first, second, third = (n(c(x)) for n, c in zip(net.norms, net.convs, strict=True))
     return torch.relu(torch.relu(first + second) + third)
 

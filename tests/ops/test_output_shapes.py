@@ -17,7 +17,7 @@ Way = Callable[[Tensor], Tensor]
 
 
 class Returns(nn.Module):
-    """A convolution to eight channels, and what a function makes of its map, before and behind."""
+    """Returns `way` of a map of eight channels, and the map doubled."""
 
     def __init__(self, way: Way, side: int = 6) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def kinds(net: nn.Module) -> list[str]:
 
 
 class Padded(nn.Module):
-    """A convolution of what `way` makes of another one's map; `beside`, that map is read too."""
+    """A convolution of `way` of another one's map. With `beside` that map is read too."""
 
     def __init__(self, way: Way, *, beside: bool = False) -> None:
         super().__init__()

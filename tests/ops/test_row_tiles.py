@@ -221,7 +221,7 @@ def test_a_network_of_the_users_loop_hands_out_whole_maps(net: nn.Module) -> Non
 
 
 def test_a_part_of_a_map_is_enough_for_a_launch() -> None:
-    """In less than the decoder's largest map and the output that is made of it have together."""
+    """The budget is less than the decoder's largest map and its output together."""
     with torch.device("meta"):
         net, x = models.unet(width=1 / 8), torch.empty(1, 3, 1024, 1024)
     graph = training_graph(net, x, dtype="bf16", chunk_size=2 * MIB, fuse=True)
@@ -233,7 +233,7 @@ def test_a_part_of_a_map_is_enough_for_a_launch() -> None:
 
 
 def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
-    """What makes them cannot go block by block together with it; a copy of others is no help."""
+    """Their ops cannot go block by block together with it. A copy of others is no help."""
     graph = graph_of(net, BANDS)
     plan = keep(graph)
     reader = next(

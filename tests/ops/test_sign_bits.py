@@ -44,7 +44,7 @@ def trained(policy: str, device: torch.device, **options: object) -> list[Tensor
 
 
 def test_last_terms_are_added_where_they_are_made() -> None:
-    """By layers of single taps, of which the next block's first is the last in backward."""
+    """Layers of single taps add them. The next block's first is the last in backward."""
     graph = graph_of()
     last = [each.op for each in graph.passes if each.role == "grad_last"]
     assert last == ["3.narrow", "2.narrow", "1.narrow"]

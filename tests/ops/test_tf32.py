@@ -114,7 +114,7 @@ def test_products_read_what_tf32_holds(
 
 
 def test_what_no_product_reads_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of convolutions some outputs are operands; others normalization reads, or a sum."""
+    """Some convolutions' outputs are operands. Others a normalization or a sum reads."""
     whole, rounded = kernel_set("torch"), defaultdict(list)
 
     def watched(name: str) -> Callable[..., None]:
@@ -146,7 +146,7 @@ Spot = tuple[int, int, int]  # a pass, one of its writes, and a channel of that
 
 
 def operands_of(graph: Graph) -> set[Spot]:
-    """What products read, found pass by pass from the first: who wrote it, or moved it there."""
+    """The operands of products, found pass by pass from the pass that wrote or moved them."""
     holds: dict[tuple[str, int], set[Spot]] = defaultdict(set)
     found: set[Spot] = set()
 
@@ -189,7 +189,7 @@ def test_maps_are_rounded_where_products_read_them(seed: int, fuse: bool) -> Non
 
 
 def test_of_a_dense_blocks_gradient_the_last_channels_are_rounded() -> None:
-    """Those that no more is added to, which the convolution that made them multiplies."""
+    """Gradients of complete sums, which the convolution that made the map multiplies."""
     net = nn.Sequential(nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16), nn.ReLU(), Dense(16, 8, 3))
     net.extend([nn.BatchNorm2d(40), nn.Flatten(), nn.Linear(40, CLASSES)])
     graph = training_graph(net, torch.empty(2, 3, 1, 1), dtype="tf32", fuse=True)
@@ -219,7 +219,7 @@ def test_biases_sum_gradients_that_are_not_rounded_yet() -> None:
 
 
 def smooth(net: nn.Module) -> nn.Module:
-    """The network with SiLU for ReLU, so that all runs take the same piece of it."""
+    """The network with SiLU for ReLU. All runs take the same piece of it."""
     for parent in list(net.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.ReLU):
@@ -256,7 +256,7 @@ NETS: dict[str, Callable[[], Iterable[nn.Module]]] = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_are_as_accurate_as_products_of_tf32_allow(name: str) -> None:
-    """Beside torch with only the operands of products rounded, pooled over seeds."""
+    """Errors beside torch with only the operands of products rounded, pooled over seeds."""
     errors: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for seed in SEEDS:
         torch.manual_seed(seed)

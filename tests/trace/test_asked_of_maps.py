@@ -1,4 +1,4 @@
-"""What a forward asks of its maps in other ways than `isinstance`, beside torch's answers."""
+"""Questions of a forward about its maps other than `isinstance`, beside torch's answers."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Casts, moves and clones of maps: what a network asks for changes neither type nor device."""
+"""Casts, moves and clones of maps change neither type nor device."""
 
 from collections.abc import Callable
 

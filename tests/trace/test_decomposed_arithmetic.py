@@ -1,4 +1,4 @@
-"""Arithmetic that the tracer follows as several calls: gradients as torch's, what is refused."""
+"""Arithmetic that the tracer follows as several calls: torch's gradients, and refusals."""
 
 from collections.abc import Callable
 

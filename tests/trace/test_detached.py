@@ -1,4 +1,4 @@
-"""Regions without gradients and detached maps: what torch does not train is not trained."""
+"""Regions without gradients and detached maps: layers that torch does not train are not trained."""
 
 from collections.abc import Callable
 
@@ -170,7 +170,7 @@ Way = Callable[[nn.Module, Tensor], Tensor]
 
 
 def read_behind(h: Tensor) -> Tensor:
-    """What is computed of a map, whose gradients tell of its values."""
+    """A function of a map whose gradients tell of its values."""
     return h * h
 
 

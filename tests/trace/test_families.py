@@ -58,7 +58,7 @@ class ShuffleUnit(nn.Module):
 
 
 class Transformed(nn.Module):
-    """What GoogLeNet and Inception do to their input behind weights from elsewhere."""
+    """GoogLeNet's and Inception's change of their input for weights from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class SqueezeExcitation(nn.Module):
 
 
 def inverted_residual() -> nn.Sequential:
-    """MobileNet's third version, and what EfficientNet and RegNet have of it."""
+    """MobileNet's third version, and the parts of it that EfficientNet and RegNet have."""
     depthwise = nn.Conv2d(16, 16, 5, stride=2, padding=2, groups=16, bias=False)
     expand = (nn.Conv2d(3, 16, 1, bias=False), Norm(16), nn.Hardswish(inplace=True))
     squeeze = (SqueezeExcitation(16, 8), nn.Conv2d(16, 8, 1, bias=False), Norm(8))
@@ -143,7 +143,7 @@ class ASPP(nn.Module):
 
 
 class Getter(nn.ModuleDict):
-    """Returns what some of its layers make, by name."""
+    """Returns the maps of some of its layers, by name."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         found = OrderedDict()
@@ -221,7 +221,7 @@ class TimmBlock(nn.Module):
 
 
 def squares(outputs: Any) -> Tensor:
-    """The sum of the squares of what a network returns."""
+    """The sum of the squares of a network's outputs."""
     parts = outputs.values() if isinstance(outputs, dict) else [outputs]
     return sum((part.square().sum() for part in parts), torch.zeros(()))
 

@@ -1,4 +1,4 @@
-"""In-place operations: all aliases of a tensor show what is written to it, as in torch."""
+"""In-place operations: all aliases of a tensor show a write to it, as in torch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Way = Callable[[Tensor, Tensor], Any]
 
 
 class Net(nn.Module):
-    """Makes what `way` says of two maps, and a layer of that."""
+    """Returns `way` of two maps."""
 
     def __init__(self, way: Way) -> None:
         super().__init__()

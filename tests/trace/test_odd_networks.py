@@ -15,7 +15,7 @@ from tvdnn.trace.trace import trace
 
 
 class Named(nn.Module):
-    """Parameters, layers and inputs with the names of functions and of what training adds."""
+    """Parameters, layers and inputs are named as functions and as values that training adds."""
 
     def __init__(self) -> None:
         super().__init__()

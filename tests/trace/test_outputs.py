@@ -1,4 +1,4 @@
-"""What a forward returns of the user's own classes is of these classes again, as in torch."""
+"""Outputs of the user's own classes are of these classes again, as in torch."""
 
 import copy
 from collections import Counter, OrderedDict, UserDict, defaultdict
@@ -20,7 +20,7 @@ SHAPE = (2, 4, 6, 5)
 
 
 class Net(nn.Module):
-    """Returns what `way` makes of two maps."""
+    """Returns `way` of two maps."""
 
     def __init__(self, way: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ RETURNED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All that a returned object holds, with the types of what holds it."""
+    """The contents of a returned object, with the types of their containers."""
     yield type(value)
     if isinstance(value, Mapping):
         for name, each in value.items():

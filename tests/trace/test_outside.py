@@ -1,4 +1,4 @@
-"""What a forward reads outside its modules is followed at every call, beside torch."""
+"""Values that a forward reads outside its modules are followed at every call, beside torch."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""What a forward asks of Python and torch about its maps is answered as eagerly, or refused."""
+"""Questions of a forward to Python and torch about its maps: answered as eagerly, or refused."""
 
 import builtins
 import random
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def on(asked: Callable[[Any], bool]) -> Callable[[Net, Tensor], Tensor]:
-    """A way that takes one branch or the other by what is asked of a map."""
+    """A way that takes one branch or the other by an answer about a map."""
 
     def way(net: Net, h: Tensor) -> Tensor:
         return functional.relu(h) if asked(h) else functional.hardswish(h)
@@ -151,7 +151,7 @@ REFUSED = [
 
 
 def exchanged() -> tuple[Any, ...]:
-    """What a trace changes and puts back."""
+    """The functions that a trace exchanges and puts back."""
     regions = (torch.autocast.__init__, torch.autocast.__enter__)
     return builtins.isinstance, *regions, torch.autograd.Function.apply
 
@@ -187,7 +187,7 @@ def test_numbers_drawn_once_are_refused(draw: Callable[[], float], name: str) ->
 
 
 def test_threads_trace_one_after_the_other() -> None:
-    """What they exchange is as it was when the last of them has ended."""
+    """The exchanged functions are as before once the last trace has ended."""
     plain = builtins.isinstance
 
     def kinds(_: int) -> list[str]:

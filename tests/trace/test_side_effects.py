@@ -1,4 +1,4 @@
-"""What a forward does beside its outputs: it is done in each step, or refused by name and line."""
+"""A forward's effects beside its outputs: they occur in each step, or are refused by line."""
 
 from collections.abc import Callable
 from typing import Any
@@ -146,7 +146,7 @@ def hooked_map(net: Net, x: Tensor) -> Tensor:
 
 
 def dead_call(dead: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
-    """A forward that calls `dead` on a map and reads nothing of what that yields."""
+    """A forward that calls `dead` on a map and does not read the result."""
 
     def way(net: Net, x: Tensor) -> Tensor:
         h = net.conv(x)
@@ -190,13 +190,13 @@ def test_a_refused_normalization_by_a_function_counts_though_nothing_reads_it() 
 
 
 def moved_average(net: Net, x: Tensor) -> Tensor:
-    """By a method that tvdnn has not, whose result nothing reads."""
+    """The method is none of tvdnn's, and nothing reads its result."""
     net.ema.lerp_(x.detach().mean((0, 2, 3)), 0.1)
     return net.conv(x)
 
 
 def written_by_values(net: Net, x: Tensor) -> Tensor:
-    """By a method that torch cannot follow without values."""
+    """Torch cannot follow the method without values."""
     net.ema.masked_scatter_(net.ema > 0, x.detach())
     return net.conv(x)
 

@@ -1,4 +1,4 @@
-"""What a forward changes of its own buffers and parameters: each step does it once, as by torch."""
+"""A forward's changes of its own buffers and parameters: each step does them once, as by torch."""
 
 import copy
 import pickle
@@ -96,7 +96,7 @@ def in_training_alone(net: Net, x: Tensor) -> Tensor:
 
 
 def normalize_by_what_was(net: Net, x: Tensor) -> Tensor:
-    """In evaluation the layer reads what is changed behind it."""
+    """In evaluation the layer reads a buffer that is changed behind it."""
     with torch.no_grad():
         h = net.norm(x + 1)
     if not net.training:
@@ -116,7 +116,7 @@ def test_changes_are_torchs(way: Way, training: bool) -> None:
 
 @pytest.mark.parametrize("way", [ahead(*CHANGES), read_before, read_between])
 def test_a_step_that_makes_maps_again_changes_state_once(way: Way) -> None:
-    """Near the floor ops run again in backward, where they read what they read in forward."""
+    """Near the floor ops run again in backward, where they read the same values as in forward."""
     torch.manual_seed(1)
     x = torch.randn(SHAPE)
     found = []

@@ -1,4 +1,4 @@
-"""Tracing: names of values, shared layers, dropouts, and what stays as it was."""
+"""Tracing: names of values, shared layers, dropouts, and an unchanged module."""
 
 import copy
 from collections.abc import Callable

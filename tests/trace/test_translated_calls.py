@@ -1,4 +1,4 @@
-"""Which ops stand for torch's layers and functions: what they compute is what the module does."""
+"""The ops of torch's layers and functions compute the module's results."""
 
 import math
 from typing import Any
