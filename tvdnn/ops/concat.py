@@ -27,9 +27,9 @@ from .traced_op import (
     TracedOp,
     UnsupportedCallError,
     axes_of,
-    call_of,
     inner,
     shape_of,
+    views_of,
 )
 
 
@@ -193,11 +193,7 @@ def _part(x: Source, dim: int, start: int, length: int) -> TracedOp:
 
 def _is_stored_otherwise(x: Source) -> bool:
     """Whether `x` is a view of values whose last axis is another than its own."""
-    call = call_of(x)
-    if call is None or call.kind != "view":
-        return False
-    (source,) = call.inputs
-    return shape_of(source)[1] != shape_of(x)[1] or _is_stored_otherwise(source)
+    return any(shape_of(source)[1] != shape_of(view)[1] for view, source in views_of(x))
 
 
 def concat_forward(b: Builder, op: Op) -> None:

@@ -9,7 +9,7 @@ from ..kernels.conv.depthwise import depthwise_plan
 from .builder import Builder
 from .conv import add_grad_bias, add_weight_sums, filter_shape
 from .conv_launches import LAUNCHES, filter_of
-from .operator import STRIDED_BY_WORDS, Launch, Operator
+from .operator import STRIDED_BY_WORDS, Launch, Operator, launches
 
 GEOMETRY = ("stride", "padding", "dilation")
 
@@ -57,11 +57,6 @@ def _run_forward(a: Launch) -> None:
     a.kernels.depthwise_conv2d(*a.reads, a.params[0], a.writes[0], **settings)
 
 
-def _run_grad_input(a: Launch) -> None:
-    settings = a.settings(*GEOMETRY) | {"precision": a.stored}
-    a.kernels.depthwise_conv2d_grad_input(*a.reads, a.writes[0], **settings)
-
-
 def _run_grad_weight(a: Launch) -> None:
     settings = a.settings(*GEOMETRY) | {"first": a.start == 0}
     a.kernels.depthwise_conv2d_grad_weight(*a.reads, a.writes[0], **settings)
@@ -75,7 +70,7 @@ CONV2D_DEPTHWISE = Operator(
         **LAUNCHES,
         "pack": _run_pack,
         "forward": _run_forward,
-        "grad_input": _run_grad_input,
+        "grad_input": launches("depthwise_conv2d_grad_input", *GEOMETRY),
         "grad_weight": _run_grad_weight,
     },
     saves={"input"},

@@ -1,39 +1,51 @@
 """Calls of convolutions, depthwise ones among them."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from torch.fx import Node
 
-from ..functional import Ints, convolution, in_row, pair
+from ..functional import convolution, pair
 from ..kernels.conv.depthwise import suits_depthwise
 from ..kernels.conv.tiles import Pair
+from .operator import Translator
 from .remap import behind_zeros, padded
-from .reshape_translator import as_rows, of_rows
-from .traced_op import Shape, Source, TracedOp, shape_of
+from .reshape_translator import as_rows, of_rows, rows_as_maps
+from .traced_op import Shape, Source, TracedOp, given_settings, shape_of
+
+Params = tuple[Node, Node | None]  # weight and bias
 
 
-def conv(
-    out: Shape,
-    x: Source,
-    weight: Node,
-    bias: Node | None = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> TracedOp:
-    """A convolution of maps, or of rows [N, C, L] as maps of one row."""
-    if len(shape_of(weight)) == 3 and len(shape_of(x)) != 4:
-        given = padding if isinstance(padding, str) else in_row(padding, 0)
-        settings = (in_row(stride, 1), given, in_row(dilation, 1), groups)
-        return of_rows(out, conv((*out[:2], 1, out[2]), as_rows(x), weight, bias, *settings))
-    kernel = taps_of(weight)
+def convolving(
+    defaults: Mapping[str, Any], make: Callable[[Shape, Source, Params, dict[str, Any]], TracedOp]
+) -> Translator:
+    """The translator of a convolution of maps, and of rows [N, C, L] as maps of one row."""
+
+    def translate(
+        out: Shape, x: Source, weight: Node, bias: Node | None = None, *given: Any, **named: Any
+    ) -> TracedOp:
+        params, settings = (weight, bias), given_settings(defaults, given, named)
+        if len(shape_of(weight)) == 4:
+            return make(out, x, params, settings)
+        maps = (*out[:2], 1, out[2])
+        return of_rows(out, make(maps, as_rows(x), params, rows_as_maps(settings)))
+
+    return translate
+
+
+def _conv(out: Shape, x: Source, params: Params, settings: dict[str, Any]) -> TracedOp:
+    kernel, dilation, padding = taps_of(params[0]), pair(settings["dilation"]), settings["padding"]
     if isinstance(padding, str):
-        x, own = _padded(x, padding, kernel, pair(dilation))
-    else:
-        own = pair(padding)
-    x, added = behind_zeros(x, _room(kernel, pair(dilation), own))
-    attrs = convolution(kernel, stride, (own[0] + added[0], own[1] + added[1]), dilation, groups)
-    depthwise = suits_depthwise(shape_of(x)[1], out[1], groups, kernel)
-    return TracedOp("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
+        x, padding = _padded(x, padding, kernel, dilation)
+    padding = pair(padding)
+    x, added = behind_zeros(x, _room(kernel, dilation, padding))
+    settings["padding"] = (padding[0] + added[0], padding[1] + added[1])
+    depthwise = suits_depthwise(shape_of(x)[1], out[1], settings["groups"], kernel)
+    kind, attrs = "conv2d_depthwise" if depthwise else "conv2d", convolution(kernel, **settings)
+    return TracedOp(kind, (x,), params, attrs)
+
+
+conv = convolving({"stride": 1, "padding": 0, "dilation": 1, "groups": 1}, _conv)
 
 
 def taps_of(weight: Node) -> Pair:

@@ -3,9 +3,9 @@
 Its weight [C, K/g, R, S] is that of the convolution which makes C channels out of K.
 """
 
-from torch.fx import Node
+from typing import Any
 
-from ..functional import Ints, convolution, in_row
+from ..functional import convolution
 from ..graph import Op, Use
 from .builder import Builder
 from .conv import (
@@ -18,31 +18,21 @@ from .conv import (
     pack_grad_input,
 )
 from .conv_launches import LAUNCHES, spreading_of, storing_of
-from .conv_translator import taps_of
+from .conv_translator import Params, convolving, taps_of
 from .operator import STRIDED_BY_WORDS, Launch, Operator
-from .reshape_translator import as_rows, of_rows
 from .row_tiles import tiles_of_transposed
-from .traced_op import Shape, Source, TracedOp, shape_of
+from .traced_op import Shape, Source, TracedOp
 
 
-def conv_transpose(
-    out: Shape,
-    x: Source,
-    weight: Node,
-    bias: Node | None = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-) -> TracedOp:
-    """As `conv`; the padding of the output shows in its shape."""
-    if len(shape_of(weight)) == 3 and len(shape_of(x)) != 4:
-        settings = (in_row(stride, 1), in_row(padding, 0), 0, groups, in_row(dilation, 1))
-        maps = (*out[:2], 1, out[2])
-        return of_rows(out, conv_transpose(maps, as_rows(x), weight, bias, *settings))
-    attrs = convolution(taps_of(weight), stride, padding, dilation, groups)
-    return TracedOp("conv_transpose2d", (x,), (weight, bias), attrs)
+def _conv_transpose(out: Shape, x: Source, params: Params, settings: dict[str, Any]) -> TracedOp:
+    del settings["output_padding"]  # which shows in the output's shape
+    attrs = convolution(taps_of(params[0]), **settings)
+    return TracedOp("conv_transpose2d", (x,), params, attrs)
+
+
+conv_transpose = convolving(
+    {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}, _conv_transpose
+)
 
 
 def forward(b: Builder, op: Op) -> None:

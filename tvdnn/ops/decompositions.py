@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..functional import Ints, in_row, pair
+from .reshape_translator import rows_as_maps
 
 
 def normalize(
@@ -53,21 +54,14 @@ def lerp(
     return torch.sub(end, step, alpha=1 - weight)
 
 
-# What the settings of rows [N, C, L] are of the height of maps of one row.
-_HEIGHTS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
-
-
 def in_rows(pool: Callable[..., Tensor], settings: str) -> Callable[..., Tensor]:
     """A pooling of maps as one of rows, whose settings have these names in torch's order."""
 
     def run(input: Tensor, *given: Any, **named: Any) -> Tensor:  # noqa: A002 (torch's name)
         of_rows = dict(zip(settings.split(), given, strict=False)) | named
-        of_maps = {
-            name: in_row(value, _HEIGHTS[name]) if name in _HEIGHTS else value
-            for name, value in of_rows.items()
-            if name != "stride" or value
-        }
-        return pool(input.unsqueeze(2), **of_maps).squeeze(2)
+        if not of_rows.get("stride", True):
+            del of_rows["stride"]  # windows that do not overlap
+        return pool(input.unsqueeze(2), **rows_as_maps(of_rows)).squeeze(2)
 
     return run
 

@@ -56,7 +56,8 @@ def forward(b: Builder, op: Op) -> None:
         Use(_by_group(b, op, _moments_of(op), y)),
         Use(_by_chunk(b, op, f"partial moments {op.name}", y)),
     )
-    _add_pass(b, op, "forward", (Use(x),), writes, op.params)
+    again, attrs = b.buffers[x].nbytes, channels_of(b, op)
+    b.add_pass(op, "forward", (Use(x),), writes, params=op.params, extra_nbytes=again, attrs=attrs)
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -68,20 +69,11 @@ def backward(b: Builder, op: Op) -> None:
     if b.needs_grad(op.inputs[0]):
         slopes = _by_group(b, op, f"slopes {op.name}", dy)
         writes += [Use(b.next_grad(op)), Use(slopes)]
-    _add_pass(b, op, "grad_input", reads, tuple(writes), op.params[:1])
-    add_param_grads(b, op, sums)
-
-
-def _add_pass(
-    b: Builder,
-    op: Op,
-    role: str,
-    reads: tuple[Use, ...],
-    writes: tuple[Use, ...],
-    params: tuple[str, ...],
-) -> None:
     again, attrs = sum(b.buffers[use.buffer].nbytes for use in reads), channels_of(b, op)
-    b.add_pass(op, role, reads, writes, params=params, extra_nbytes=again, attrs=attrs)
+    b.add_pass(
+        op, "grad_input", reads, writes, params=op.params[:1], extra_nbytes=again, attrs=attrs
+    )
+    add_param_grads(b, op, sums)
 
 
 def _moments_of(op: Op) -> str:

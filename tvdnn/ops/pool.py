@@ -15,20 +15,16 @@ from .builder import Builder
 from .operator import STRIDED, Launch, Operator, as_maps, launches
 from .passes import forward, grad_apart
 from .row_tiles import tiles_of_pools
-from .traced_op import Shape, TracedOp, shape_of
+from .traced_op import Shape, TracedOp, given_settings, shape_of
+
+_MAX_SETTINGS = {"stride": None, "padding": 0, "dilation": 1}
 
 
-def max_pool2d(
-    out: Shape,
-    x: Node,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,  # with it torch calls another function
-) -> TracedOp:
-    attrs = window(kernel_size, stride, padding) | {"dilation": pair(dilation)}
+def max_pool2d(out: Shape, x: Node, kernel_size: Ints, *given: Any, **named: Any) -> TracedOp:
+    """The shape `out` says of `ceil_mode`. With indices torch calls another function."""
+    settings = given_settings(_MAX_SETTINGS, given, named)
+    attrs = window(kernel_size, settings["stride"], settings["padding"])
+    attrs["dilation"] = pair(settings["dilation"])
     return TracedOp("max_pool2d", (x,), (), attrs)
 
 

@@ -59,17 +59,10 @@ def several(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
 
 
 def largest_of(
-    function: str,
-    out: Shape,
-    x: Any,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    other: Any = None,
-    **_: Any,
+    function: str, out: Shape, x: Any, dim: Any = None, *_: bool, **named: Any
 ) -> TracedOp | None:
     """The `function` of two maps; or as `several`, that of elements along a dimension."""
-    other = dim if isinstance(dim, Node) else other
+    other = dim if isinstance(dim, Node) else named.get("other")
     if other is not None:
         return broadcast(function, out, x, other)
     if not isinstance(dim, int):

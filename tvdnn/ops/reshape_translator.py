@@ -1,6 +1,6 @@
 """Calls that give maps another shape or another order of dimensions or channels."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from math import prod
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.fx import Node
 
+from ..functional import in_row
 from ..graph.network import channels_last_axes
 from ..kernels.copy.strided import MOST_DIMENSIONS
 from ..kernels.reduce.axes import MOST_GROUPS
@@ -19,12 +20,13 @@ from .traced_op import (
     UnsupportedCallError,
     axes_of,
     call_behind,
-    call_of,
     inner,
     shape_of,
+    views_of,
 )
 
 MAPS = channels_last_axes(4)
+SIDES = ("kernel_size", "stride", "padding", "output_padding", "dilation", "output_size")
 PLANE = (0, 1, 2)  # axes of [N, H, W], one channel of a map
 TURNED = (0, 4, 3, 1, 2)  # axes of [N, channels, groups, H, W], stored channels last
 
@@ -74,11 +76,7 @@ def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> TracedOp:
 
 def _has_own_shape(x: Source) -> bool:
     """Whether no view has given a value another shape than it is held in."""
-    call = call_of(x)
-    if call is None or call.kind != "view":
-        return True
-    (source,) = call.inputs
-    return _stored_shape(source) == _stored_shape(x) and _has_own_shape(source)
+    return all(_stored_shape(source) == _stored_shape(view) for view, source in views_of(x))
 
 
 def _stored_shape(x: Source) -> Shape:
@@ -167,6 +165,16 @@ def as_rows(x: Source) -> Inner:
         if isinstance(made, Inner) and (made.shape, made.axes) == (out, MAPS):
             return made  # which a call before this one has made
     return Inner(TracedOp("view", (in_order(x, channels_last_axes(3)),), axes=MAPS), out, MAPS)
+
+
+def rows_as_maps(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of rows by torch's names, as those of maps of one row."""
+    sides = {
+        name: in_row(value, 0 if "padding" in name else 1)
+        for name, value in settings.items()
+        if name in SIDES and not isinstance(value, str)
+    }
+    return {**settings, **sides}
 
 
 def by_map(out: Shape, call: TracedOp) -> TracedOp:

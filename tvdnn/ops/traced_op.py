@@ -59,6 +59,13 @@ def nested(call: TracedOp) -> Iterator[TracedOp]:
             yield from nested(source.call)
 
 
+def given_settings(
+    defaults: Mapping[str, Any], given: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of a call, whose `defaults` are in torch's order."""
+    return {**defaults, **dict(zip(defaults, given, strict=False)), **named}
+
+
 def is_parameter(node: Node) -> bool:
     """Whether a node is a parameter, a view of one, or computed of parameters and buffers."""
     base = node.meta.get("base", node.meta["value"])
@@ -85,6 +92,15 @@ def call_of(node: Source) -> TracedOp | None:
     """The call that yields `node`; None for inputs, parameters and refused calls."""
     call: TracedOp | None = node.call if isinstance(node, Inner) else node.meta["call"]
     return call
+
+
+def views_of(node: Source) -> Iterator[tuple[Source, Source]]:
+    """The views that lead to `node`, the last first, each with what it is a view of."""
+    call = call_of(node)
+    while call is not None and call.kind == "view":
+        (source,) = call.inputs
+        yield node, source
+        node, call = source, call_of(source)
 
 
 def call_behind(node: Source) -> TracedOp | None:
