@@ -1,6 +1,10 @@
 """Kernel sets: every launcher has a reference of its name and its arguments."""
 
 import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,31 @@ def test_launchers_and_references_take_the_same_arguments() -> None:
     for name, launcher in launchers.items():
         assert launcher is not references[name]
         assert inspect.signature(launcher) == inspect.signature(references[name]), name
+
+
+COMPILED = """
+import torch
+from triton.runtime import driver
+from bench.offline.compiler import OfflineDriver, compiled_kernels
+from tvdnn.kernels.pointwise.activation import activate
+
+driver.set_active(OfflineDriver(90))
+x = torch.empty(1 << 16, device="meta")
+with compiled_kernels() as kernels:
+    activate(x, x, function="silu")
+assert all(each.kernel.metadata.enable_fp_fusion for each in kernels), kernels
+"""
+
+
+def test_multiply_adds_are_fused_whatever_tritons_default_is(tmp_path: Path) -> None:
+    """Triton reads its default from the environment from 3.9 on."""
+    settings = {"TRITON_DEFAULT_FP_FUSION": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    settings["TRITON_INTERPRET"] = "0"
+    root, env = Path(__file__).parents[2], os.environ | settings
+    run = subprocess.run(
+        [sys.executable, "-c", COMPILED], cwd=root, env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_unknown_sets_are_refused() -> None:

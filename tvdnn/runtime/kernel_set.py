@@ -5,9 +5,12 @@ from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 
+from triton import JITFunction
+
 import tvdnn.kernels as kernel_package
 
 from ..errors import InputError
+from ..kernels.language.fp_fusion import fuse_multiply_adds
 from ..kernels.language.overrides import Configurations
 
 
@@ -24,6 +27,17 @@ def _module_name(path: Path) -> str:
 
 KERNEL_MODULES = tuple(import_module(_module_name(path)) for path in kernel_files())
 _SUFFIX = "_reference"
+
+
+def jit_functions() -> list[JITFunction]:
+    """Triton's kernels of all modules, and the functions that they call, each once."""
+    values = (value for module in KERNEL_MODULES for value in vars(module).values())
+    found = {id(value): value for value in values if isinstance(value, JITFunction)}
+    return list(found.values())
+
+
+for _function in jit_functions():
+    fuse_multiply_adds(_function)
 
 
 def kernel_set(name: str, configurations: Configurations | None = None) -> SimpleNamespace:
