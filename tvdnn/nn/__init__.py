@@ -35,7 +35,6 @@ from .conv import Conv2d, LazyConv2d
 from .conv_transpose import ConvTranspose2d
 from .dropout import Dropout, Dropout2d, StochasticDepth
 from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
-from .hardshrink import Hardshrink
 from .layer_norm import LayerNorm
 from .linear import LazyLinear, Linear
 from .local_response_norm import LocalResponseNorm
@@ -67,7 +66,6 @@ __all__ = [
     "Dropout2d",
     "Flatten",
     "GroupNorm",
-    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
