@@ -5,14 +5,13 @@ from typing import Final
 
 from ...errors import InputError
 from ..problem import Policy
-from . import auto, early, keep, tvdnn, vdnn
+from . import auto, keep, tvdnn, vdnn
 
 POLICIES: Final[Mapping[str, Policy]] = {
     policy.name: policy
     for policy in (
         *keep.POLICIES,
         *vdnn.POLICIES,
-        *early.POLICIES,
         *tvdnn.POLICIES,
         *auto.POLICIES,
     )
