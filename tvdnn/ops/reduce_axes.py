@@ -184,10 +184,9 @@ REDUCE_AXES = Operator(
     },
     takes_rows=True,
 )
-EXPAND = Operator(
+EXPAND = REDUCE_AXES.untraced(
     "expand",
-    forward,
-    grad_apart,
-    {"forward": _run_grad_input, "grad_input": _run_forward},
-    takes_rows=True,
+    backward=grad_apart,
+    launches={"forward": _run_grad_input, "grad_input": _run_forward},
+    saves=frozenset(),
 )
