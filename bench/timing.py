@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
+from bench import cached_copy
+
 FLUSH_NBYTES: Final = 256 << 20  # several times the L2 cache
 SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a round
 GROUPS: Final = 3  # of steps, timed one behind the other
 MATMUL_SIDE: Final = 8192
 COPIED_NBYTES: Final = 2 << 30
 CACHED_NBYTES: Final = 50_000_000  # operands that the L2 cache of an H100 or H200 may hold
-CACHED_COPY_NBYTES: Final = 16 << 20  # of a copy inside of that cache
-CACHED_COPIES: Final = 100
 
 Call = Callable[[], object]
 
@@ -104,15 +105,12 @@ def measure_ceilings() -> Ceilings:
 
 
 def _cached_copy_rate() -> float:
-    """Bytes per second of copies of the same bytes, one behind the other."""
-    source = torch.randn(CACHED_COPY_NBYTES // 4, device="cuda")
-    target = torch.empty_like(source)
-
-    def copies() -> None:
-        for _ in range(CACHED_COPIES):
-            target.copy_(source)
-
-    return 2 * CACHED_COPIES * CACHED_COPY_NBYTES / in_turns({"copies": copies}, 10)["copies"]
+    """Of copies of the same bytes, one behind the other in one launch."""
+    source, target = cached_copy.operands()
+    programs = cached_copy.programs_of_device()
+    copies = partial(cached_copy.copy_often, source, target, cached_copy.COPIES, programs)
+    seconds = in_turns({"copies": copies}, 10)["copies"]
+    return 2 * cached_copy.COPIES * cached_copy.NBYTES / seconds
 
 
 def _matmul_rate(dtype: torch.dtype) -> float:
