@@ -68,6 +68,11 @@ def test_a_batch_of_no_samples_gives_what_torch_gives() -> None:
     torch.testing.assert_close(made(x), net(x))
 
 
+def test_an_example_of_no_samples_is_refused_as_such() -> None:
+    with pytest.raises(InputError, match="the batch has no samples"):
+        tvdnn.virtualize(Net(), torch.empty(0, 3, 6, 6))
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_calls_break_the_graph(backend: str) -> None:
     torch.compiler.reset()
