@@ -40,9 +40,6 @@ WAYS: dict[str, Way] = {
     "replicate": nn.ReplicationPad2d(2),
     "circular": nn.CircularPad2d((3, 0, 1, 6)),
     "module": nn.Sequential(nn.ZeroPad2d(1), nn.ConstantPad2d(1, 2.0)),
-    "same": nn.Conv2d(6, 3, (2, 4), padding="same"),
-    "reflecting": nn.Conv2d(6, 3, 3, padding=(1, 2), padding_mode="reflect"),
-    "circling": nn.Conv2d(6, 6, 3, padding="same", padding_mode="circular", groups=6),
     "behind maxima": lambda x: functional.max_pool2d(pad(x, (0, 1, 0, 1), value=-torch.inf), 3, 2),
     "slices": lambda x: x[:, 1:, 1:, ::2],
     "last": lambda x: x[..., :-1],
@@ -70,6 +67,17 @@ WAYS: dict[str, Way] = {
 }
 
 
+CONVOLUTIONS: dict[str, Callable[[], nn.Conv2d]] = {  # each network makes its own
+    "same": partial(nn.Conv2d, 6, 3, (2, 4), padding="same"),
+    "reflecting": partial(nn.Conv2d, 6, 3, 3, padding=(1, 2), padding_mode="reflect"),
+    "circling": partial(nn.Conv2d, 6, 6, 3, padding="same", padding_mode="circular", groups=6),
+}
+
+
+def convolved(make: Callable[[], nn.Conv2d]) -> Returns:
+    return Returns(make())
+
+
 def mixed(x: Tensor) -> Tensor:
     """Most ways one behind the other."""
     x = pad(torch.relu(x), (1, 2, 2, 1), mode="reflect")
@@ -81,6 +89,7 @@ def mixed(x: Tensor) -> Tensor:
 MIXED = NetworkCase(partial(Returns, mixed), SHAPE)
 NETWORKS = {
     **{name: NetworkCase(partial(Returns, way), SHAPE) for name, way in WAYS.items()},
+    **{name: NetworkCase(partial(convolved, make), SHAPE) for name, make in CONVOLUTIONS.items()},
     "mixed": replace(MIXED, runs=(EXACT, TENSOR, HALF)),
     "mixed, in the least memory": replace(MIXED, runs=(EXACT,), policies=(LEAST,), gradients=False),
 }
