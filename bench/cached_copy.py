@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NBYTES: Final = 16 << 20  # of a copy; what it reads and writes fits the 50 MB of an H100 or H200
+NBYTES: Final = 16 << 20  # of a copy; source and target fit the 50 MB of an H100 or H200
 COPIES: Final = 200
 BLOCK: Final = 4096  # float32 values
 RESIDENT: Final = 4  # programs of a multiprocessor
@@ -25,7 +25,7 @@ def _copies_kernel(source, target, blocks, copies, BLOCK: tl.constexpr):
 
 
 def copy_often(source: Tensor, target: Tensor, copies: int, programs: int) -> None:
-    """Copy float32 values, a multiple of BLOCK, so many times in one launch."""
+    """Copy float32 values, a multiple of BLOCK, `copies` times in one launch."""
     _copies_kernel[(programs,)](source, target, source.numel() // BLOCK, copies, BLOCK)
 
 

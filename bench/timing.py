@@ -105,7 +105,7 @@ def measure_ceilings() -> Ceilings:
 
 
 def _cached_copy_rate() -> float:
-    """Of copies of the same bytes, one behind the other in one launch."""
+    """Bytes a second that copies of the same bytes, in one launch, read and write."""
     source, target = cached_copy.operands()
     programs = cached_copy.programs_of_device()
     copies = partial(cached_copy.copy_often, source, target, cached_copy.COPIES, programs)

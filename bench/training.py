@@ -69,7 +69,7 @@ def _first(name: str) -> nn.Module:
 
 
 def initial(name: str) -> nn.Module:
-    """A network on the CPU, with the same weights and the same random numbers after it always."""
+    """A network on the CPU. Its weights, and the numbers drawn after it, are always the same."""
     net = copy.deepcopy(_first(name))
     torch.manual_seed(0)
     return net

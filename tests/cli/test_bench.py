@@ -99,7 +99,7 @@ def test_references_on_the_gpu_are_labelled(capsys: Captured) -> None:
 def test_the_main_job_trains_digits_and_simulates_the_headline(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The headline with another network, and without budgets; bench has rows of its own plans."""
+    """A small network without budgets stands for the headline. tests/planner has its plans."""
     policies = [policy for policy, _ in bench.HEADLINE_CASES]
     monkeypatch.setattr(digits, "STEPS", 4)
     monkeypatch.setattr(bench, "HEADLINE", ("lenet5", 256, "bf16"))

@@ -57,7 +57,7 @@ def test_a_plan_that_does_not_fit_is_1_with_its_floor(capsys: Captured) -> None:
 
 
 def test_images_that_do_not_fit_name_the_layer(capsys: Captured) -> None:
-    """And no line: none of the user's code has run."""
+    """The error names no line: none of the user's code has run."""
     code, _, err = run(capsys, "plan", "lenet5", "--batch", "2", "--image-size", "28")
     layer = r"7: Linear\(in_features=400, out_features=120, bias=True\)"
     assert code == 2

@@ -233,7 +233,7 @@ def test_a_part_of_a_map_is_enough_for_a_launch() -> None:
 
 
 def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
-    """Their ops cannot go block by block together with it. A copy of others is no help."""
+    """A launch that reads fewer rows than its window needs is refused."""
     graph = graph_of(net, BANDS)
     plan = keep(graph)
     reader = next(

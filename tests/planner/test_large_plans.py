@@ -64,7 +64,7 @@ def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
 
 
 def test_vgg16_moves_what_vdnn_moves() -> None:
-    """The inputs of 13 convolutions, and with those of 5 max poolings as many bytes as vDNN's."""
+    """The inputs of 13 convolutions move, under vdnn-all those of 5 max poolings too."""
     assert row("vgg16", "vdnn-conv")["offloaded_bytes"] == 4_649_910_272
     assert row("vgg16", "vdnn-all")["offloaded_bytes"] == 7_784_103_936
 

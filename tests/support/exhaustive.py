@@ -101,7 +101,7 @@ def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
 def _swap_plans(
     graph: Graph, costs: Costs, budget: int
 ) -> Iterator[tuple[SwapProblem, tuple[IdleInterval, ...]]]:
-    """What may be offloaded of every skeleton."""
+    """Yield every choice of idle intervals to offload, of every skeleton."""
     problem = GraphProblem(graph, costs, Budgets.of(graph, budget))
     for skeleton in skeletons(graph, costs):
         swap = SwapProblem(problem, skeleton, "exhaustive")

@@ -88,9 +88,10 @@ def make_net() -> nn.Sequential:
 
 
 def guessed_s(job: Job) -> float:
-    """Seconds of a step: the fewest in sections of 4 KiB, a class of 2 KiB.
+    """Guessed seconds of a step.
 
-    By the heuristic, and with a lead of 2.
+    They are fewest in sections of 4 KiB, with one class of 2 KiB, by the heuristic, with a lead of
+    2 and by copy engines.
     """
     sizes = {4 * KIB: 1.0, 16 * KIB: 1.1, 32 * KIB: 1.2, UNTUNED.default: 1.3}
     policies = {"auto": 0.2, "tvdnn-heuristic": 0.1, "tvdnn-ilp": 0.3}

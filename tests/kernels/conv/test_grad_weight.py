@@ -73,7 +73,7 @@ def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] 
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *, transposed: bool = False, **constants: int) -> None:
-    """Plans follow from these constants for a while, and turn no maps unless told."""
+    """Plans follow from these constants for a while. They transpose maps only if `transposed`."""
     for name, value in constants.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, value)
     if not transposed:

@@ -129,7 +129,7 @@ def test_add_of_ranges(
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6, 24])
 def test_shuffle_of_channels(groups: int, generator: torch.Generator) -> None:
-    """Results are torch's, in ranges of wider maps too. The other factor's groups undo it."""
+    """Results are torch's, in ranges of wider maps too. A shuffle by 24 / groups undoes them."""
     x = randn((2, 24, 5, 7), torch.bfloat16, generator)
     maps, expected = (
         each.permute(0, 2, 3, 1).contiguous() for each in (x, functional.channel_shuffle(x, groups))

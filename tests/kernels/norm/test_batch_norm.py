@@ -256,7 +256,7 @@ def test_adds_to_a_gradient_in_place(
 def test_functions_have_the_bits_that_they_have_apart(
     dtype: torch.dtype, suffix: str, function: str, generator: torch.Generator
 ) -> None:
-    """Forward rounds the normalized maps, and backward finds them again."""
+    """The function reads normalized maps forward. Backward they are computed again."""
     case = make_case((4, 3, 3, 24), dtype, generator, affine=True)
     statistics = torch.rand(3, 24, generator=generator, device=case.x.device) + 0.5
     operands, kernels = (statistics, case.weight, case.bias), launchers(suffix)

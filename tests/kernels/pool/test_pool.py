@@ -94,8 +94,9 @@ def tied(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator)
 def maximum_and_gradient(window: Window, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     """torch's own max pooling and its gradient, in float32."""
     settings = (*window.settings().values(), window.ceil)
-    found = by_autograd(lambda leaf: functional.max_pool2d(leaf, *settings), nchw(x), nchw(dy))
-    return nhwc(found[0]), nhwc(found[1])
+    leaf = nchw(x).contiguous()
+    y, dx = by_autograd(lambda leaf: functional.max_pool2d(leaf, *settings), leaf, nchw(dy))
+    return nhwc(y), nhwc(dx)
 
 
 @pytest.mark.parametrize(("window", "dtype"), MAXIMA, ids=str)
