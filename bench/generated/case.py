@@ -133,7 +133,7 @@ def moved(values: Tensor, dtype: str, *seeds: int) -> Tensor:
 
 
 def moved_state(state: State, dtype: str, seed: int) -> State:
-    """Parameters and buffers that `moved` has moved. Integers and modules' notes stay the same."""
+    """A state with `moved` parameters and buffers. Integers and modules' notes stay the same."""
     twin = copy.copy(state)  # with what state_dict() holds beside names and values
     twin.update(
         (name, moved(value, dtype, seed, number))

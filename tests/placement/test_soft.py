@@ -12,6 +12,7 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.placement import ALIGNMENT, AllocationGroup, BufferInterval, assign_offsets_soft
+from tvdnn.placement.cuda_blocks import usable_nbytes
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.planner.offload.belady import skeletons
@@ -130,7 +131,7 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
     found = swap.placed_before_ordering(trial)
     assert found is not None
     check(found.schedule)
-    assert found.schedule.arena_nbytes <= swap.usable
+    assert found.schedule.arena_nbytes <= usable_nbytes(swap.capacity)
     assert len(found.schedule.steps) == len(trial.steps.items)
     launches = [step for step in found.schedule.steps if step.lane is Lane.COMPUTE]
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
@@ -149,7 +150,7 @@ def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
     best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
-    assert best.schedule.arena_nbytes <= swap.usable
+    assert best.schedule.arena_nbytes <= usable_nbytes(swap.capacity)
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:
