@@ -118,7 +118,7 @@ def _dynamic(graph: Graph, policy: str, *, sync: bool) -> Iterator[Plan]:
 
 def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
     """Plans that give the layer which sets the floor less workspace, layer after layer."""
-    groups = enumerate(pass_groups(graph))
+    groups = reversed([*enumerate(pass_groups(graph))])  # of passes of one name the first counts
     layers = {graph.passes[index].name: number for number, group in groups for index in group}
     default, variants = Variant.PERFORMANCE, dict[int, Variant]()
     while True:
