@@ -31,7 +31,7 @@ driver.set_active(OfflineDriver(90))
 x = torch.empty(1 << 16, device="meta")
 with compiled_kernels() as kernels:
     activate(x, x, function="silu")
-assert all(each.kernel.metadata.enable_fp_fusion for each in kernels), kernels
+assert kernels and all(each.kernel.metadata.enable_fp_fusion for each in kernels), kernels
 """
 
 
