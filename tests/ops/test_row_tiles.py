@@ -146,7 +146,7 @@ def test_an_op_that_windows_do_not_suit_is_named(
     layers: list[nn.Module], name: str, most: int
 ) -> None:
     net = nn.Sequential(*layers)
-    with pytest.raises(InputError, match=f"into 16 bands of rows: {name} allows {most}"):
+    with pytest.raises(InputError, match=f"into 16 row tiles: {name} allows {most}"):
         training_graph(net, torch.empty(1, 3, SIDE, SIDE, device="meta"), row_tiles=16)
 
 

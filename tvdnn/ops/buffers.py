@@ -56,7 +56,7 @@ class Buffers:
         return self.network.values[value].shape
 
     def rows_for(self, row_nbytes: int) -> int:
-        """Samples in a section of a buffer with `row_nbytes` bytes a sample, or bands of one."""
+        """Samples, or row tiles, in a section of a buffer with `row_nbytes` bytes each."""
         if self.sections is not None:
             rows = 1 << max(0, -(-self.batch // self.sections) - 1).bit_length()
         else:
@@ -136,7 +136,7 @@ class Buffers:
         self.values_in[self.resolved(Use(buffer)).buffer].append(value)
 
     def _run_of_inputs(self, value: str) -> int | None:
-        """Bands in a run of the largest map that a value is made of: its blocks can be as short."""
+        """Row tiles in a run of a value's largest input. The value's blocks can be as short."""
         if self.row_tiles == 1 or value not in self.makers:
             return None
         inputs = self.makers[value].inputs

@@ -122,7 +122,7 @@ class Builder(Masks):
         )
 
     def _add_image(self, name: str, use: Use, unit: int) -> str:
-        """A buffer for a unit of a map's bands with the rows beside them."""
+        """A buffer for a unit of a map's row tiles with the rows beside them."""
         buffer = self.buffers[use.buffer]
         _, height, width, _ = buffer.shape
         shape = (unit * height + sum(use.halo), width, use.width(buffer))

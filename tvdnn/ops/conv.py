@@ -193,7 +193,7 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
 def _weight_plan(
     b: Builder, op: Op, small: str, large: str, reads: Sequence[Use]
 ) -> GradWeightPlan:
-    """Of whole maps; of bands with a halo, of images, a unit of bands each."""
+    """Of whole maps. Of row tiles with a halo it is that of images, a unit of row tiles each."""
     shape, settings = filter_shape(b, op), _settings(b, op)
     sides = _sides(b, large), _sides(b, small)
     if not any(any(use.halo) for use in reads):
@@ -204,12 +204,12 @@ def _weight_plan(
 
 
 def halo_of(b: Builder, op: Op) -> Halo:
-    """Rows beside a band that the op's windows read of the larger of its maps."""
+    """Rows beside a row tile that the op's windows read of the larger of its maps."""
     return NO_HALO if b.row_tiles == 1 else rows_beside(op, filter_shape(b, op)[2])
 
 
 def grad_halo_of(b: Builder, op: Op) -> Halo:
-    """Rows beside a band of the smaller map that the larger one's bands are made of."""
+    """Rows beside a row tile of the smaller map that row tiles of the larger are made of."""
     return NO_HALO if b.row_tiles == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
 
 

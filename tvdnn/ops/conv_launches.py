@@ -68,7 +68,7 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    """The sums over both maps; rows beside a band of the larger are none of their plan's."""
+    """The sums over both maps. Their plan counts no rows beside a row tile of the larger map."""
     small, large = a.reads
     own = large.shape[1] - sum(a.beside)
     settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}

@@ -96,9 +96,9 @@ def _run_forward(a: Launch) -> None:
 def _run_grad_input(a: Launch) -> None:
     times = _times(a.attrs) if any(a.beside) else 1
     rows = a.reads[0].shape[1] // times if any(a.beside) else None
-    band = {"first_row": a.beside[0] // times, "rows": rows}
+    tile = {"first_row": a.beside[0] // times, "rows": rows}
     settings = a.settings(*_SETTINGS) | {"precision": a.stored}
-    a.kernels.resize_grad(*a.reads, *a.writes, **settings, **band)
+    a.kernels.resize_grad(*a.reads, *a.writes, **settings, **tile)
 
 
 RESIZE = Operator(

@@ -38,7 +38,7 @@ def split_rows(network: Network, tiles: int) -> Network:
         return network
     most, name = most_row_tiles(network)
     if tiles > most or tiles & (tiles - 1):
-        raise InputError(f"maps cannot be cut into {tiles} bands of rows: {name} allows {most}")
+        raise InputError(f"maps cannot be cut into {tiles} row tiles: {name} allows {most}")
     values = {name: _cut(value, tiles) for name, value in network.values.items()}
     ops = tuple(replace(op, attrs=_cut_sides(op.attrs, tiles)) for op in network.ops)
     return replace(network, values=values, ops=ops)
@@ -53,7 +53,7 @@ def _cut(value: Value, tiles: int) -> Value:
 
 
 def _cut_sides(attrs: Mapping[str, Any], tiles: int) -> Mapping[str, Any]:
-    """Settings of a band: the sides of a map that no value holds are of the network's."""
+    """Settings of a row tile. `sides` are those of a map that no value holds."""
     if "sides" not in attrs:
         return attrs
     height, width = attrs["sides"]
