@@ -44,7 +44,7 @@ def kind_of(function: str) -> str:
     return f"broadcast_{function}"
 
 
-def forward(function: str, b: Builder, op: Op) -> None:
+def forward(b: Builder, op: Op) -> None:
     reads, operands = _reads(b, op, (0, 1))
     attrs = {"operands": operands, "sizes": _sizes(b, op)[2]}
     writes = (Use(b.new_output(op)),)
@@ -211,7 +211,7 @@ def _run_grad_repeated(a: Launch) -> None:
 def _definition(function: str) -> Operator:
     return Operator(
         kind_of(function),
-        partial(forward, function),
+        forward,
         partial(backward, function),
         {
             "forward": partial(_run_forward, function),

@@ -45,11 +45,11 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
         last = last_reads.get(name)
         decision = _decision(schedule, name, last, away, recomputed)
         why = schedule.plan.reasons.get(name) or _why(schedule, decision, last)
-        rows.append(_row(schedule, buffer, decision, why, away.get(name, 0)))
+        rows.append(_row(buffer, decision, why, away.get(name, 0)))
     return tuple(rows)
 
 
-def _row(schedule: Schedule, buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
+def _row(buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
     return MapRow(
         name=buffer.name,
         kind=buffer.kind.value,

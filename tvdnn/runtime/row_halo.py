@@ -43,7 +43,7 @@ def halo_tile(
     use, own = found[0]
     buffer = graph.buffers[use.buffer]
     others = [found[side][1] for side in (-1, 1) if side in found]
-    held = (_joined(own, others, buffer), *others)
+    held = (_joined(own, others), *others)
     height, (above, below) = buffer.shape[1], _beside(graph, use, piece)
     start, stop = height * piece[0], height * piece[1]
     bounds = [(start - above, start), (start, stop), (stop, stop + below)]
@@ -70,7 +70,7 @@ def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
     return above if piece[0] % graph.row_tiles else 0, below if piece[1] % graph.row_tiles else 0
 
 
-def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
+def _joined(own: Operand, others: Iterable[Operand]) -> Operand:
     """The bytes of `own` joined with those of `others` that are adjacent."""
     for other in others:
         first, second = (own, other) if own.start < other.start else (other, own)

@@ -132,7 +132,6 @@ PLAIN: list[dict[str, Any]] = [
     {"function": "silu"},
 ]
 SIGNED: dict[str, Any] = {"function": "relu", "term": True, "mask": "signs", "left": True}
-UNMASKED: dict[str, Any] = {"function": "relu"}
 EXACT = {"dtype": F32}
 CASES = (
     KernelCase(
