@@ -32,8 +32,8 @@ from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
 from tvdnn.planner.make import choose_variant, make_schedule
 from tvdnn.planner.policies import policy_named
-from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.planner.timing.simulate import simulate
+from tvdnn.planner.timing.step_bound import lower_bound
 from tvdnn.planner.verify.check import check
 from tvdnn.units import GIB, MIB
 

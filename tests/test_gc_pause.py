@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from tvdnn.gc_pause import without_collection
-from tvdnn.runtime.capture import capture
+from tvdnn.runtime.streams import capture
 
 
 def test_it_goes_on_when_the_last_is_done() -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from . import models, nn, optim
     from .engine.trainer import Trainer
     from .engine.virtualize import virtualize
-    from .engine.virtualized import Virtualized
+    from .engine.virtualized_module import Virtualized
 
 __version__ = "0.1.0"
 __all__ = ["Trainer", "Virtualized", "__version__", "models", "nn", "optim", "virtualize"]

@@ -123,7 +123,7 @@ MENDED: Final = (
     ),
     Fault(
         "accumulation",
-        "tvdnn/engine/gradient_sums.py",
+        "tvdnn/engine/accumulation.py",
         "[name for name in updated.names if name in sums]",
         "[name for name in self._core.module.params if name in sums]",
         "accumulated steps decay parameters that no output depends on",
@@ -150,7 +150,7 @@ MENDED: Final = (
     ),
     Fault(
         "order of terms",
-        "tvdnn/ops/gradients.py",
+        "tvdnn/ops/gradient_terms.py",
         "return [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]",
         "return [grad for _, grad in pairs]",
         "terms of gradients add up in the order of the fused ops",

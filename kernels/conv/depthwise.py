@@ -21,7 +21,7 @@ from ..language.rounding import stored
 from . import cost
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
 from .grad_weight.launch import conv2d_grad_weight_reference
-from .grad_weight.split import share_of
+from .grad_weight.program_steps import share_of
 from .tiles import Pair
 
 WIDEST: Final = 7  # columns of a filter, at most: a thread holds the weights of a row

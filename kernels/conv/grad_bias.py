@@ -15,7 +15,7 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
-from .grad_weight.split import share_of, steps_of
+from .grad_weight.program_steps import share_of, steps_of
 from .tiles import Pair, block_of
 
 CELLS: Final = (8, 4)  # sides of cells; the sum of 16 bfloat16 pixels has an eighth of their bytes

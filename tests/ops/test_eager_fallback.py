@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tvdnn
-from tvdnn.engine.virtualized import Virtualized
+from tvdnn.engine.virtualized_module import Virtualized
 from tvdnn.errors import BudgetError, UnsupportedOpError
 from tvdnn.ops import eager_fallback
 from tvdnn.trace.trace import trace

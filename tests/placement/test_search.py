@@ -14,9 +14,9 @@ from tvdnn.placement import (
     AllocationGroup,
     BufferInterval,
     assign_offsets,
-    first_fit,
     first_fit_bounded,
     lower_bound_nbytes,
+    occupancy,
 )
 from tvdnn.placement import search as placement
 
@@ -208,7 +208,7 @@ def test_arrays_and_lists_give_the_same_offsets(monkeypatch: pytest.MonkeyPatch,
     """Orders and trials both do."""
     groups = drawn(seed)
     few = assign_offsets(groups, trials=10)
-    monkeypatch.setattr(first_fit, "FEW_INTERVALS", 0)
+    monkeypatch.setattr(occupancy, "FEW_INTERVALS", 0)
     assert assign_offsets(groups, trials=10) == few
 
 

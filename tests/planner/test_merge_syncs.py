@@ -14,7 +14,7 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import cross_lane_waits
+from tvdnn.planner.lowering.lane_counters import cross_lane_waits
 from tvdnn.planner.timing.merge_syncs import SLACK, _sync_points, _SyncNeed, merge_sync_points
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check

@@ -23,7 +23,7 @@ from tvdnn.planner.offload.swap_problem import SwapProblem
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem
-from tvdnn.planner.timing.bound import lower_bound
+from tvdnn.planner.timing.step_bound import lower_bound
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
 

@@ -19,13 +19,13 @@ from tvdnn.optim import SGD, AdamW, Optimizer
 from tvdnn.planner.ir.costs import HostLink
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.planner.ir.settings import Table
+from tvdnn.runtime import launch_timer as scratch_module
 from tvdnn.runtime import profiler
-from tvdnn.runtime import scratch as scratch_module
 from tvdnn.runtime.autotune import Autotuner, Tunable
 from tvdnn.runtime.binding import ByteViews, Call
 from tvdnn.runtime.disk_cache import sources
+from tvdnn.runtime.launch_timer import Scratch
 from tvdnn.runtime.profiler import profile
-from tvdnn.runtime.scratch import Scratch
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())

@@ -3,6 +3,6 @@
 from .build import training_graph
 from .trainer import Trainer
 from .virtualize import virtualize
-from .virtualized import Virtualized
+from .virtualized_module import Virtualized
 
 __all__ = ["Trainer", "Virtualized", "training_graph", "virtualize"]

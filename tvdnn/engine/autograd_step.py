@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..runtime.runner import Runner
-from .gradients import check_unchanged, versions_of, with_gradients
+from .gradient_checks import check_unchanged, versions_of, with_gradients
 from .virtual_steps import StepKey, VirtualSteps
 
 

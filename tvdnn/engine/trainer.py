@@ -32,7 +32,7 @@ from .build import (
 )
 from .core import Core
 from .engine_request import EngineRequest, is_sized, requested_choice
-from .gradients import check_no_hooks, check_saving
+from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec

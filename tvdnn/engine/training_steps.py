@@ -20,11 +20,11 @@ from ..runtime.runner import Runner
 from ..runtime.staging import BUFFERS
 from ..trace.guards.inputs import check_inputs
 from ..trace.trace import trace
+from .accumulation import GradientSums
 from .build import NOTHING_TO_TRAIN, check_master_weights, check_trainable
 from .control import write_control
 from .core import Core
 from .engine_request import Resolved
-from .gradient_sums import GradientSums
 from .losses import target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure

@@ -14,7 +14,7 @@ from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
 from .engine_request import CPU, EngineRequest, is_sized, requested_choice
 from .module_tensors import one_device
-from .virtualized import Virtualized
+from .virtualized_module import Virtualized
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 

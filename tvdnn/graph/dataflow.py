@@ -1,6 +1,6 @@
 """Producers: the passes whose writes each pass reads, in program order.
 
-The checker derives them itself (planner/verify/read_sources.py), so that no code of the planner
+The checker derives them itself (planner/verify/expected_sources.py), so that no code of the planner
 proves itself.
 """
 

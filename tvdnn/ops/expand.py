@@ -25,10 +25,10 @@ from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
-from .gradient_order import ReadOrder
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_batched_updates, flush_gradients, take
+from .read_order import ReadOrder
 from .registry import OPERATORS
 from .split_rows import most_row_tiles, row_tiles_for, split_rows
 from .tf32 import with_gradients_by_input, with_rounding

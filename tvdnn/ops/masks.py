@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..graph import Kind, Need, Op, Use
 from ..kernels.codec.sign_bits import BYTE
-from .gradients import Gradients
+from .gradient_terms import Gradients
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from .first_fit import Occupancy
 from .intervals import (
     AllocationGroup,
     lower_bound_nbytes,
@@ -17,6 +16,7 @@ from .intervals import (
     order_by_start,
     peak_live_nbytes,
 )
+from .occupancy import Occupancy
 from .sweep_first_fit import SweepFirstFit
 
 # High-water mark, in live bytes, that is low enough where no target and no trials are given.

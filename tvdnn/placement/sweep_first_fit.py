@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from sys import maxsize
 
-from .first_fit import Occupancy, placed_at
 from .intervals import ALIGNMENT, AllocationGroup, aligned
+from .occupancy import Occupancy, placed_at
 
 # Placed intervals from which ended ones are first dropped from the arrays.
 FIRST_PRUNE = 256

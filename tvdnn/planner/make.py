@@ -16,8 +16,8 @@ from .lowering.floor import MinimumSchedule, floor_lower_bound
 from .policies import policy_named
 from .problem import GraphProblem, Policy
 from .recompute.skeleton import least_moving_plan
-from .timing.bound import LowerBound, lower_bound
 from .timing.merge_syncs import merge_sync_points
+from .timing.step_bound import LowerBound, lower_bound
 from .verify.check import check
 
 OPTIONAL_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time

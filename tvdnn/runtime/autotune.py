@@ -12,9 +12,9 @@ from ..kernels.language.overrides import TileRequest
 from ..kernels.tuning.candidates import candidates
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import RULES, Configuration
+from .launch_timer import SCRATCH_NBYTES, Scratch
 from .precompile import compiling
 from .profiler import signature
-from .scratch import SCRATCH_NBYTES, Scratch
 
 # Passes are tuned, longest first, until they make up this share of the compute time of a step.
 SHARE: Final = 0.9

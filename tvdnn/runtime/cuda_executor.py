@@ -11,12 +11,12 @@ import torch
 
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.lowering.lane_waits import cross_lane_waits, graph_segment_waits
+from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
-from .capture import capture, fork_join
 from .defer_signals import defer_signals
 from .lane_sync import GraphSegment, lanes_of, num_copies
+from .streams import capture, fork_join
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 # Most copies of a lane in a segment. With waits, events and delays that is 840 operations.

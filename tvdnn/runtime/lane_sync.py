@@ -21,8 +21,8 @@ from ..errors import DeviceError
 from ..kernels.copy.semaphore import meet
 from ..planner.ir.schedule import Lane
 from ..planner.timing.simulate import COPY_LANES
-from .capture import capture, fork_join
 from .driver import driver
+from .streams import capture, fork_join
 
 PATIENCE_S: Final = 2.0
 

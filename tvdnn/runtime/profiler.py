@@ -7,9 +7,9 @@ import torch
 from ..graph import Graph, Pass, Use
 from ..planner.ir.costs import Profile
 from ..planner.ir.settings import ENGINE, RULES, Table
+from .launch_timer import SCRATCH_NBYTES, Scratch
 from .link import measure_link
 from .profile_cache import ProfileCache, Samples
-from .scratch import SCRATCH_NBYTES, Scratch
 
 
 def profile(

@@ -10,10 +10,10 @@ from torch.fx.node import map_arg
 from ..errors import InputError
 from ..functional import counted_batch_norm
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
-from .diagnostics import FOREIGN, user_location
 from .eager_fallback import EagerEffects
 from .modules import LAYER_PACKAGES
 from .python.side_effects import SideEffects
+from .source_lines import FOREIGN, user_location
 from .state.meta_copies import empty_like
 from .traced_call import TracedCall
 

@@ -26,13 +26,14 @@ from torch import Tensor, fx
 from ..graph.network import channels_last_axes
 from ..ops.traced_op import UnsupportedCallError
 from ..ops.translate import cuts_gradient, result_axes, takes_apart, torch_name
-from .diagnostics import FOREIGN, source_line, suggestion
 from .guards.inputs import InputGuard
 from .guards.layouts import LayoutGuard
 from .meta_values import MetaValues
 from .modules import LAYER_PACKAGES
 from .node_ops import NodeOps
 from .python.side_effects import SideEffects, has_effects, may_change_state
+from .refusals import suggestion
+from .source_lines import FOREIGN, source_line
 from .state.functionalize import Functionalizer, base_of, forgets, parent_of, version_of
 from .traced_call import TracedCall
 

@@ -8,13 +8,13 @@ from torch import Tensor, fx
 from ..errors import InputError, UnsupportedOpError
 from ..graph.network import Network
 from ..graph.state import StateChanges
-from ..ops.registry import SUPPORTED
 from ..ops.translate import OF_MAPS
 from .example_inputs import meta_inputs
 from .modules import refused_at_once
 from .op_emitter import OpEmitter
 from .parameters import changes_of_formulas, check_buffers, check_parameters, params_of
 from .python.patched_torch import ONE_TRACE
+from .refusals import unsupported
 from .state.changes import state_changes
 from .tracer import MetaTracer
 
@@ -57,7 +57,7 @@ def _traced(
 ) -> Network:
     refused = tuple(refused_at_once(module))
     if refused:
-        raise _unsupported(refused)
+        raise unsupported(refused)
     check_parameters(module)
     inputs = meta_inputs(module, example_inputs)
     paths, found = frozenset[str](), frozenset[str]()
@@ -89,7 +89,7 @@ def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChang
     refused = [*_refusals_of(nodes), *tracer.call.refused, *unmade, *stopped]
     _check_batches(nodes)
     if refused:
-        raise _unsupported(refused) from tracer.cause
+        raise unsupported(refused) from tracer.cause
     return changes
 
 
@@ -119,12 +119,6 @@ def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
     return list(reversed(live))
 
 
-def _unsupported(refused: Iterable[str]) -> UnsupportedOpError:
-    """The error that lists all refused operations and the supported ones."""
-    lines = "".join(f"\n  {line}" for line in dict.fromkeys(refused))
-    return UnsupportedOpError(f"tvdnn cannot trace this network:{lines}\nsupported: {SUPPORTED}")
-
-
 def _network(
     module: torch.nn.Module,
     nodes: Sequence[fx.Node],
@@ -150,7 +144,7 @@ def _network(
     params, formulas = params_of(module, emitter.ops, tracer.side_effects.recorded, changes.held)
     refused = tuple(changes_of_formulas(formulas, emitter.ops, changes))
     if refused:
-        raise _unsupported(refused)
+        raise unsupported(refused)
     return Network(
         name=name,
         values=emitter.values,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from .diagnostics import source_location
+from .refusals import refusal
 from .state.meta_copies import MetaCopies
 
 
@@ -51,7 +51,7 @@ class TracedCall:
     def refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the path of a module, the innermost by default, and before the line."""
         where = self.path_now() if path is None else path
-        return f"{where or self.title}: {reason}{source_location()}"
+        return refusal(where or self.title, reason)
 
     def refuse(self, reason: str) -> str:
         """Note why the network cannot be traced, with the line that runs; returns the text."""

@@ -25,7 +25,6 @@ from ..functional import drop_branch, normalize_batch
 from ..graph.network import channels_last_axes
 from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
-from .diagnostics import FOREIGN, line_of_error, location_text, source_location
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
 from .modules import BRANCH_DROPPERS, module_refusal
@@ -36,6 +35,7 @@ from .python.outside_writes import OutsideChanges
 from .python.patched_torch import PatchedTorch
 from .python.random_draws import HostDraws
 from .python.side_effects import RefusedError, SideEffects
+from .source_lines import FOREIGN, line_of_error, location_text, source_location
 from .state.functionalize import Functionalizer, is_stale
 from .state.meta_copies import MetaCopies
 from .state.recorded_calls import NoFormulaError

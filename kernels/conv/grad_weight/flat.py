@@ -9,7 +9,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import (
+from .program_steps import (
     add_products,
     first_run,
     load_sum,

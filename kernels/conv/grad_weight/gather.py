@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import share_of, steps_of
+from .program_steps import share_of, steps_of
 
 SIZES: Final = (
     "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",

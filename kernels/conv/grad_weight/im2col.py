@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import first_run, next_run
+from .program_steps import first_run, next_run
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "out_c", "unit", "splits",

@@ -23,7 +23,7 @@ from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_samples_kernel
-from .plan import (
+from .split_plan import (
     GradWeightPlan,
     GradWeightShape,
     LaunchPlan,

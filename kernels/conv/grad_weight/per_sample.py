@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import add_products, load_sum, part_of, share_of, store_sum
+from .program_steps import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",

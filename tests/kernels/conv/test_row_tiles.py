@@ -13,8 +13,8 @@ from tests.kernels.numerics import poisoned, poisoned_like, rms_error
 from tvdnn.graph import Op
 from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
-from tvdnn.kernels.conv.grad_weight import plan as conv_grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.plan import grad_weight_plan
+from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
+from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan
 from tvdnn.ops.row_tiles import Halo, grad_rows_beside, rows_beside
 
 BANDS = 3

@@ -11,11 +11,11 @@ from ...units import format_bytes
 from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from .arena_layout import ArenaLayout
-from .hazards import add_waits
 from .list_scheduler import Item
 from .program import Program
 from .slab_layout import SlabLayout, place_slab
 from .timetable import Timetable
+from .waits import add_waits
 
 
 def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) -> Schedule:

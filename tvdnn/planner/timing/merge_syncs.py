@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ..ir.costs import Costs
 from ..ir.schedule import Lane, Schedule
 from ..ir.timeline import Timeline
-from ..lowering.hazards import with_waits
-from ..lowering.lane_waits import cross_lane_waits
+from ..lowering.lane_counters import cross_lane_waits
+from ..lowering.waits import with_waits
 from .simulate import simulate
 
 # Share of the step by which a step that others wait for is predicted to have ended. Without it,

@@ -9,10 +9,10 @@ from ...gc_pause import without_collection
 from ...graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
-from .byte_states import Clock, check_contents, schedule_error
+from .check_bytes import Clock, check_contents, schedule_error
 from .coverage import check_coverage
-from .provenance import check_provenance
-from .read_sources import read_sources
+from .expected_sources import read_sources
+from .graph_values import check_provenance
 from .residencies import check_residencies
 
 ROUTES = {

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from ...errors import ScheduleError
 from ...graph import Direction, Graph
 from ..ir.schedule import Action, Schedule, Step
-from .byte_states import schedule_error
-from .read_sources import CALLER, ReadSources
+from .check_bytes import schedule_error
+from .expected_sources import CALLER, ReadSources
 
 
 def check_coverage(schedule: Schedule, expected: ReadSources) -> None:

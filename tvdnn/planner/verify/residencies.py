@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ...errors import ScheduleError
 from ...graph import Buffer
 from ..ir.schedule import Operand, Residency, Schedule, Space
-from .byte_states import schedule_error
+from .check_bytes import schedule_error
 
 Array = npt.NDArray[np.int64]
 

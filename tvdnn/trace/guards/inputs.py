@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from ...errors import UnsupportedOpError
 from ...graph import Network
-from ..diagnostics import source_location
+from ..source_lines import source_location
 from ..state.functionalize import storage_of
 from .layouts import check_layout
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..diagnostics import location_text
+from ..source_lines import location_text
 from .outside_reads import PLAIN, Outside
 from .reached_functions import codes_of
 

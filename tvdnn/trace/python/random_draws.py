@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import location_text
+from ..source_lines import location_text
 
 
 class HostDraws:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...ops.traced_op import UNNAMED, TracedOp, UnsupportedCallError, nested
 from ...ops.translate import rearranges_in_place, torch_name
-from ..diagnostics import location_text, source_line
+from ..source_lines import location_text, source_line
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
 from ..state.recorded_call import RecordedCall, recorded_call

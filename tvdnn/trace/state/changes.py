@@ -7,7 +7,7 @@ from torch import Tensor, fx, nn
 
 from ...graph.state import NO_CHANGES, Named, StateCall, StateChanges
 from ...ops.traced_op import TracedOp, nested
-from ..diagnostics import location_text
+from ..source_lines import location_text
 from .functionalize import storage_of
 from .tape import STAND_IN, StateTape, TapedCall
 

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from ...functional import straight_through
 from ...ops.translate import cuts_gradient
-from ..diagnostics import location_text
+from ..source_lines import location_text
 
 Record = Callable[..., fx.Node]  # (kind, target, args, kwargs, value): a node beside the user's
 

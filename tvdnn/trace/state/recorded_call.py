@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from ..diagnostics import Line, source_line
+from ..source_lines import Line, source_line
 from .meta_answers import torch_name_of
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..diagnostics import FOREIGN, location_text, source_location
+from ..source_lines import FOREIGN, location_text, source_location
 from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
 from .functionalize import storage_of, version_of
 from .meta_copies import MetaCopies

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 import torch
 
-from tvdnn.runtime.capture import fork_join
+from tvdnn.runtime.streams import fork_join
 
 
 class Stream:

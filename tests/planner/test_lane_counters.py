@@ -12,7 +12,7 @@ from tests.support.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import cross_lane_waits, graph_segment_waits
+from tvdnn.planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from tvdnn.runtime import cuda_executor
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ...errors import ScheduleError
 from ...graph import Buffer
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .read_sources import (
+from .expected_sources import (
     CALLER,
     ChannelRange,
     ChannelRanges,

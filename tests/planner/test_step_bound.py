@@ -19,8 +19,8 @@ from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import policy_named
-from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.planner.timing.simulate import simulate
+from tvdnn.planner.timing.step_bound import lower_bound
 from tvdnn.units import MIB
 
 ROUNDING = 1e-6

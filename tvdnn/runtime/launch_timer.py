@@ -16,9 +16,9 @@ from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
 from ..planner.ir.settings import RULES, Table
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
-from .capture import capture
 from .kernel_set import kernel_set
 from .precompile import compiling
+from .streams import capture
 from .views import ByteViews
 
 # Launches in one CUDA graph: the start of the graph is a small share of each.

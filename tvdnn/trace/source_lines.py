@@ -1,11 +1,8 @@
-"""Diagnostics: the line in the user's code, and a layer or function that tvdnn has instead."""
+"""The line of the user's code that runs, for errors."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-
-from ..ops.registry import INSTEAD_OF
 
 INNER = (
     *("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional", "tvdnn.trace."),
@@ -18,20 +15,6 @@ FOREIGN = (  # errors that a network's own code may raise
     *(RuntimeError, TypeError, ValueError),
 )
 Line = tuple[str, int]
-BY_VALUES = "the size of the result hangs on the values of maps"
-INSTEAD: Mapping[str, str] = {
-    "nonzero": BY_VALUES,
-    "masked_select": BY_VALUES,
-    "unique": BY_VALUES,
-    "item": "no number of Python's is known before a step runs",
-    "tolist": "no number of Python's is known before a step runs",
-}
-
-
-def suggestion(reason: str) -> str:
-    """The alternative to a refused layer or function, in brackets; "" where there is none."""
-    hint = INSTEAD.get(reason) or INSTEAD_OF.get(reason)
-    return f" ({hint})" if hint else ""
 
 
 def source_location() -> str:

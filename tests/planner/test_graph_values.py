@@ -18,7 +18,7 @@ from tvdnn.errors import ScheduleError
 from tvdnn.graph import Direction, Graph, Kind, Pass, Use
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
-from tvdnn.planner.verify.provenance import check_provenance
+from tvdnn.planner.verify.graph_values import check_provenance
 from tvdnn.trace.trace import trace
 
 SHAPE = (2, 3, 6, 6)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ..graph import Kind, Op, Use, overlap
 from .buffers import Buffers
 from .concat_views import Channels, gaps_between
-from .gradient_order import ReadOrder
+from .read_order import ReadOrder
 
 
 @dataclass(slots=True, kw_only=True)

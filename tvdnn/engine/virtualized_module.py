@@ -19,7 +19,7 @@ from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .engine_request import EngineRequest
-from .gradients import check_saving
+from .gradient_checks import check_saving
 from .virtual_steps import VirtualSteps
 
 
