@@ -53,7 +53,8 @@ bench.kernels`), on random data and with a cold cache. A network's sum counts ea
 the network has it, without the first layer's data gradient, which no step computes. Errors are
 relative to float64, ours / theirs. The roofline is what large copies and products reach on the same
 GPU, for the bytes and products that a launch cannot do without: no taps on padding, no pixels that
-no window reads, and no sums that one launch of ours leaves to the next."""
+no window reads, and no sums that one launch of ours leaves to the next. Launches of at most 50 MB
+are held to the rate of the L2 cache, not of the memory: 6.9 TB/s, measured on an H100."""
 
 
 def results_page(results: Sequence[Result]) -> str:

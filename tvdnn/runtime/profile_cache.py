@@ -15,7 +15,7 @@ from .disk_cache import cache_file, sources, write_whole
 Samples = dict[str, tuple[tuple[int, float], ...]]
 
 # Sources of how passes and the link are measured: results of other sources are not reused.
-_MEASURING = [Path(__file__).with_name(f"{stem}.py") for stem in ("profiler", "launch_timer", "link")]
+_MEASURING = [Path(__file__).with_name(f) for f in ("profiler.py", "launch_timer.py", "link.py")]
 
 
 class ProfileCache:
