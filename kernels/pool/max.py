@@ -11,7 +11,7 @@ from torch.nn import functional
 from ..codec.argmax import bytes_of_row, channels_a_byte, pack, packed_codes
 from ..language import map_tiles
 from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
-from .window import row_max, window_max
+from .window_max import row_max, window_max
 
 # Rows of outputs of a program whose windows share rows. Windows 3x3 of stride 2 with codes over
 # 1024x55x55x64 run at 69% of a copy's speed, with one row at 51% (H200, 2026-11-21).

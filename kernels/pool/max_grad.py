@@ -17,7 +17,7 @@ from ..language.channel_ranges import pitch_of
 from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
 from .max import extent_of, first_places, pool_of, rows_a_program
-from .window import row_max, window_max
+from .window_max import row_max, window_max
 
 # Rows of cells of a program whose windows overlap. Windows 3x3 of stride 2 with codes over
 # 1024x55x55x64 in bfloat16 run at 83% of a copy's speed, with 7 rows at 80% (H200, 2026-11-21).

@@ -13,7 +13,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.lowering.idle import IdleInterval
-from tvdnn.planner.lowering.limits import MemoryLimit
+from tvdnn.planner.lowering.launch_limits import MemoryLimit
 from tvdnn.planner.make import Problem
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.offload.belady import skeletons

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from tvdnn.planner.lowering import limits
+from tvdnn.planner.lowering import launch_limits
 from tvdnn.planner.offload import swap_problem
 
 
@@ -14,5 +14,8 @@ def few_trials() -> Iterator[None]:
 
     In the fewest bytes the best one takes seconds to find.
     """
-    with patch.object(swap_problem, "WORK", 2000), patch.object(limits, "SCHEDULED_IN_ALL", 0):
+    with (
+        patch.object(swap_problem, "WORK", 2000),
+        patch.object(launch_limits, "SCHEDULED_IN_ALL", 0),
+    ):
         yield

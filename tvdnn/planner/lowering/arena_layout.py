@@ -13,8 +13,8 @@ from ...placement import (
 )
 from ...placement.cuda_blocks import block_nbytes, usable_nbytes
 from ..ir.schedule import Lane
+from .launch_limits import FragmentationError
 from .lifetimes import REUSE_DELAY, group_lifetimes
-from .limits import FragmentationError
 from .program import Program
 from .timetable import Timetable
 

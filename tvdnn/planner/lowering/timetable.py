@@ -9,7 +9,7 @@ from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Lane
-from .limits import MemoryLimit
+from .launch_limits import MemoryLimit
 from .list_scheduler import CapacityError, Item, ListScheduler, required_nbytes
 from .program import Program, build_program
 

@@ -11,7 +11,7 @@ from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import Array, MemoryLimit
+from ..lowering.launch_limits import Array, MemoryLimit
 from ..lowering.segments import Variant
 from ..recompute.candidates import Candidates
 from ..recompute.regions import MAPS, FusibleRegion, regions

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import Array, FragmentationError, MemoryLimit
+from ..lowering.launch_limits import Array, FragmentationError, MemoryLimit
 from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of, placed_if_any
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which limits sink, and launches beside theirs

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 
 from ..ir.costs import Costs, HostLink
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import MemoryLimit
+from ..lowering.launch_limits import MemoryLimit
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 

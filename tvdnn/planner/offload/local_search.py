@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import FragmentationError, MemoryLimit
+from ..lowering.launch_limits import FragmentationError, MemoryLimit
 from .ilp import SectionClass, section_classes
 from .swap_problem import EvaluatedTrial, ScheduleTrial
 

@@ -16,8 +16,8 @@ import numpy as np
 from ...placement import assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
 from ..lowering.arena_layout import ArenaLayout
+from ..lowering.launch_limits import FragmentationError
 from ..lowering.lifetimes import groups_over
-from ..lowering.limits import FragmentationError
 from ..lowering.list_scheduler import Item, ListScheduler
 from ..lowering.program import NONE, Program
 from ..lowering.timetable import Timetable

@@ -13,7 +13,7 @@ from ..ir.schedule import Schedule
 from ..lowering.arena_layout import ArenaLayout, place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.idle import IdleInterval, dirty
-from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced
+from ..lowering.launch_limits import Array, FragmentationError, MemoryLimit, Unplaced
 from ..lowering.list_scheduler import Item, required_nbytes
 from ..lowering.program import LiveInterval
 from ..lowering.timetable import Timetable, schedule_within

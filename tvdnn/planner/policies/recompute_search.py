@@ -18,7 +18,7 @@ from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.arena_layout import place_arena, place_arena_within
 from ..lowering.emit import emit_schedule
-from ..lowering.limits import Array
+from ..lowering.launch_limits import Array
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
 from ..problem import GraphProblem

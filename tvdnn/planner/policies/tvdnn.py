@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from ..ir.plan import OptimalityReport, Plan
 from ..ir.schedule import Schedule
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import MemoryLimit
+from ..lowering.launch_limits import MemoryLimit
 from ..offload.belady import belady_choice, plans_offloading_all, skeletons
 from ..offload.exhaustive import exhaustive_search
 from ..offload.fit import Chooser, fit_candidate, is_tight

@@ -22,7 +22,7 @@ from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
 from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
-from ..lowering.limits import Array, MemoryLimit, Result, with_tightened_limits
+from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program, build_program
 from ..lowering.segments import Variant, segments
