@@ -1,6 +1,7 @@
 """Functions over torch alone that layers, translators of torch's calls and the tracer share."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .errors import InputError
 
 Ints = int | list[int] | tuple[int, ...]
+CONVOLUTIONS: Final = (functional.conv1d, functional.conv2d)
 
 
 def in_row(value: Ints, other: int) -> tuple[int, int]:
@@ -41,6 +43,20 @@ def convolution(
     """The settings of a convolution's op."""
     sides = {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation)}
     return {"kernel": kernel, **sides, "groups": groups}
+
+
+def on_meta(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function of torch's makes of tensors of the meta device.
+
+    Raises RuntimeError for filters larger than their map, which torch 2.11 refuses of data alone.
+    """
+    value = function(*args, **kwargs)
+    if function in CONVOLUTIONS and 0 in value.shape[1:]:
+        shape = tuple(value.shape)
+        raise RuntimeError(
+            f"filters are larger than their map: the output would have shape {shape}"
+        )
+    return value
 
 
 def straight_through(before: Tensor, values: Tensor) -> Tensor:

@@ -33,8 +33,6 @@ class Conv2d(torch.nn.Conv2d):
             x, padding = _padded(x, weight, padding, pair(self.dilation))
         geometry = (pair(self.stride), pair(padding), pair(self.dilation))
         out = result_shape(functional.conv2d, (x.shape, weight.shape), None, *geometry, groups)
-        if 0 in out[1:3]:  # torch 2.11 refuses this of data alone
-            raise RuntimeError(f"filters {tuple(weight.shape)} are larger than {tuple(x.shape)}")
         kind = "conv2d"
         if suits_depthwise(x.shape[1], out[3], groups, (weight.shape[2], weight.shape[3])):
             kind = "conv2d_depthwise"

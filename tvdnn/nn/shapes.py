@@ -7,6 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..functional import on_meta
+
 KNOWN: Final = 4096  # results of other shapes or arguments
 Shape = tuple[int, ...]
 
@@ -27,5 +29,5 @@ def result_shape(function: Callable[..., Tensor], shapes: tuple[Shape, ...], *gi
 @lru_cache(maxsize=KNOWN)
 def _known(function: Callable[..., Tensor], shapes: tuple[Shape, ...], *given: Any) -> Shape:
     tensors = [torch.empty(shape, device="meta") for shape in shapes]
-    samples, channels, *sides = function(*tensors, *given).shape
+    samples, channels, *sides = on_meta(function, *tensors, *given).shape
     return samples, *sides, channels

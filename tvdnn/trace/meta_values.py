@@ -1,14 +1,14 @@
 """The values of traced calls: tensors of the meta device, which have sizes and no data."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from ..errors import InputError
-from ..functional import counted_batch_norm
+from ..functional import counted_batch_norm, on_meta
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
 from .eager_fallback import EagerEffects
 from .modules import LAYER_PACKAGES
@@ -16,8 +16,6 @@ from .python.side_effects import SideEffects
 from .source_lines import FOREIGN, user_location
 from .state.meta_copies import empty_like
 from .traced_call import TracedCall
-
-CONVOLUTIONS: Final = (torch.nn.functional.conv1d, torch.nn.functional.conv2d)
 
 
 class MetaValues:
@@ -79,10 +77,7 @@ class MetaValues:
         function = function_of(node, self._call.net)
         if _is_batch_norm(function, *args, **kwargs):
             return empty_like(args[0], args[0].dtype)
-        value = function(*args, **kwargs)
-        if function in CONVOLUTIONS and 0 in value.shape[1:]:  # torch 2.11 refuses data alone
-            raise ValueError(f"the output would have shape {tuple(value.shape)}")
-        return value
+        return on_meta(function, *args, **kwargs)
 
     def _run_module(self, args: Any, kwargs: Any) -> Any:
         """Run the module that is refused or runs as it is, and note its effects."""
