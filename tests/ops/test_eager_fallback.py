@@ -136,6 +136,13 @@ def test_odd_layers_train_within_the_graphs_of_a_gpu(device: torch.device) -> No
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_parameters_in_bfloat16_run_in_float32() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.ReLU(), Odd(3)).bfloat16(), torch.randn(4, 3, 8, 8)
+    y = tvdnn.virtualize(copy.deepcopy(net), x, dtype="fp32", opaque=True)(x)
+    torch.testing.assert_close(y.float(), net.float()(x), rtol=1e-2, atol=1e-2)
+
+
 def test_an_eval_network_and_frozen_inputs() -> None:
     x = torch.randn(4, 3, 8, 8)
     model, exact = virtual(x, "keep"), network()

@@ -135,7 +135,9 @@ def opaque_nbytes(network: Network, device: torch.device) -> int:
 
 
 def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
-    params = [param.detach() for param in attrs["module"].parameters()]
+    # In float32, as a step has them.
+    own = (param.detach() for param in attrs["module"].parameters())
+    params = [param.float() if param.is_floating_point() else param for param in own]
     x = torch.zeros(attrs["takes"], device=device)
     dy = torch.zeros_like(_forward(attrs, params, x))
     _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
