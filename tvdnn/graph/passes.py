@@ -40,6 +40,8 @@ class Use:
     halo: tuple[int, int] = (0, 0)  # pixel rows above and below its row tile that it reads
     neighbour: int = 0  # -1, 1: the section before, after (at an end of the map the last); 0: own
     shape: tuple[int, ...] = ()  # of a sample where a view gives another than the buffer's
+    forms: tuple[str, ...] = ()  # of a read, the forms besides raw that the kernel can read
+    also: tuple[str, ...] = ()  # of a write, the forms that the kernel can leave beside raw
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
@@ -93,6 +95,8 @@ class Pass:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
+    # By buffer and form that a launch may read or leave, how many bytes more than `nbytes` it moves.
+    form_nbytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def splittable(self) -> bool:

@@ -1,10 +1,12 @@
 """Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
-from ...graph import Pass
+from ...graph import Buffer, Form, Pass, in_form
+
+Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launch reads or leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,19 @@ class Costs(Protocol):
 
     @property
     def link(self) -> HostLink: ...
-    def launch_s(self, pass_: Pass, rows: int) -> float:
-        """Seconds of one launch of `pass_` over `rows` rows of its domain."""
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
+        """Seconds of one launch of `pass_` over `rows` rows of its domain.
+
+        `forms` are those besides raw that it reads or leaves.
+        """
+        ...
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        """Seconds of one recode of `rows` rows of a buffer."""
         ...
 
     def min_pass_s(self, pass_: Pass) -> float:
-        """The least seconds of `pass_` over its domain, split into any launches."""
+        """The least seconds of `pass_` over its domain, in any launches and any forms."""
         ...
 
 
@@ -79,14 +88,22 @@ class Roofline:
     def link(self) -> HostLink:
         return self.profile.link
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         share = rows / pass_.domain
         flops_s = pass_.flops * share / (self.profile.flops[self.dtype] * self.profile.efficiency)
-        bytes_s = pass_.nbytes * share / (self.profile.bandwidth * self.profile.memory_efficiency)
-        return self.profile.launch_s + max(flops_s, bytes_s)
+        nbytes = pass_.nbytes + sum(pass_.form_nbytes[each] for each in forms)
+        return self.profile.launch_s + max(flops_s, self._bytes_s(nbytes * share))
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        row_nbytes = in_form(buffer, source).row_nbytes + in_form(buffer, target).row_nbytes
+        return self.profile.launch_s + self._bytes_s(rows * row_nbytes)
+
+    def _bytes_s(self, nbytes: float) -> float:
+        return nbytes / (self.profile.bandwidth * self.profile.memory_efficiency)
 
     def min_pass_s(self, pass_: Pass) -> float:
-        return self.launch_s(pass_, pass_.domain)
+        shorter = tuple(each for each, nbytes in pass_.form_nbytes.items() if nbytes < 0)
+        return self.launch_s(pass_, pass_.domain, shorter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from ...graph import Graph
+from ...graph import RAW, Form, Graph, in_form
+
+HOST: Final = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +27,26 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """Sections [first, first + count) of a buffer that are offloaded and prefetched again.
+class Bridge:
+    """How sections [first, first + count) of a buffer get from a use to a later one.
 
-    Slots are numbered through all segments. A section is offloaded as soon as its bytes are final,
-    and leaves the device once the last launch of slot `offload_after` that uses it has run. It is
-    back before the first launch of a slot from `needed_by` on that uses it.
+    Slots are numbered through all segments. On the host, a section is offloaded as soon as its
+    bytes are final, and leaves the device once the last launch of slot `after` that uses it has
+    run. It is back before the first launch of a slot from `needed_by` on that uses it.
+
+    In another form than raw, the code is left by slot `after`, or encoded behind its last launch
+    that uses the section. From slot `needed_by` on uses that can take the code; before another use
+    it is decoded. The raw section stays for as long as uses before that want it.
     """
 
     buffer: str
     first: int
     count: int
-    offload_after: int  # slot of the last use before the offload
-    needed_by: int  # slot of the first use after the prefetch
+    after: int  # slot of the last use before
+    needed_by: int  # slot of the first use behind
     earliest_prefetch: int  # slot before whose start no prefetch is issued
+    form: Form = RAW
+    tier: str | None = HOST  # None: the code rests on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +80,20 @@ class OptimalityReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy's decisions: the order of the passes, and the transfers of every buffer."""
+    """A policy's decisions: the order of the passes, and the bridges of every buffer."""
 
     policy: str
     segments: tuple[Segment, ...]
-    transfers: tuple[Transfer, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
     sync: bool = False  # vDNN's synchronisation: a slot waits for the copies of the slot before it
     reasons: Mapping[str, str] = field(default_factory=dict)  # by buffer, why: for people
     outside: tuple[str, ...] = ()  # eager ops and computed parameters: outside the budget
     optimality: OptimalityReport | None = None
+
+    @property
+    def transfers(self) -> tuple[Bridge, ...]:
+        """The bridges that leave the device."""
+        return tuple(each for each in self.bridges if each.tier is not None)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -87,11 +101,11 @@ class Plan:
 
     def with_prefetch_distance(self, slots: int) -> "Plan":
         """The plan with each prefetch issued at most `slots` slots ahead of its use."""
-        transfers = tuple(
+        bridges = tuple(
             replace(each, earliest_prefetch=max(each.earliest_prefetch, each.needed_by - slots))
-            for each in self.transfers
+            for each in self.bridges
         )
-        return replace(self, transfers=transfers, optimality=None)
+        return replace(self, bridges=bridges, optimality=None)
 
     def __str__(self) -> str:
         """The policy, and a line for every map that is offloaded or recomputed: which, and why."""
@@ -113,9 +127,9 @@ def prefetched_nbytes(graph: Graph, plan: Plan) -> int:
     return sum(transfer_nbytes(graph, transfer) for transfer in plan.transfers)
 
 
-def transfer_nbytes(graph: Graph, transfer: Transfer) -> int:
-    """Bytes of the sections of a transfer."""
-    buffer = graph.buffers[transfer.buffer]
+def transfer_nbytes(graph: Graph, transfer: Bridge) -> int:
+    """Bytes of the sections of a bridge, in its form."""
+    buffer = in_form(graph.buffers[transfer.buffer], transfer.form)
     start = buffer.bounds(transfer.first)[0]
     stop = buffer.bounds(transfer.first + transfer.count - 1)[1]
     return (stop - start) * buffer.row_nbytes

@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 from itertools import accumulate
 from typing import NamedTuple
 
-from ...graph import Graph
+from ...graph import RAW, Form, Graph
 from .plan import Plan
 
 
@@ -26,10 +26,14 @@ class Space(IntEnum):
 class Action(Enum):
     LAUNCH = "launch"
     COPY = "copy"
+    RECODE = "recode"
 
 
 class Operand(NamedTuple):
-    """Rows [start, stop) of a buffer: `nbytes` contiguous bytes at byte `offset` of a space."""
+    """Rows [start, stop) of a buffer: `nbytes` contiguous bytes at byte `offset` of a space.
+
+    `form` is the form of the values.
+    """
 
     buffer: str
     start: int
@@ -37,6 +41,7 @@ class Operand(NamedTuple):
     space: Space
     offset: int
     nbytes: int
+    form: Form = RAW
 
     @property
     def end(self) -> int:
@@ -44,21 +49,31 @@ class Operand(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One launch of a pass over domain rows [start, stop), or one copy of a section.
+    """One launch of a pass over domain rows [start, stop), or one copy or recode of sections.
 
-    Steps of a lane run in the order of the schedule.
+    Steps of a lane run in the order of the schedule. A recode reads and writes the same rows in two
+    forms, on the compute lane.
     """
 
     lane: Lane
     action: Action
     slot: int  # of the plan
-    pass_index: int  # -1: a copy
+    pass_index: int  # -1: a copy or a recode
     start: int
     stop: int
-    reads: tuple[Operand, ...]  # in the order of the pass's uses; of a copy: the source
-    writes: tuple[Operand, ...]  # in the order of the pass's uses; of a copy: the destination
+    # In the order of the pass's uses. Of a copy or a recode: the source.
+    reads: tuple[Operand, ...]
+    # In the order of the pass's uses, then the codes that the launch leaves beside them. Of a copy
+    # or a recode: the destination.
+    writes: tuple[Operand, ...]
     waits: tuple[int, ...] = ()  # earlier steps of other lanes that must have ended
     recompute: bool = False
+
+    @property
+    def forms(self) -> tuple[tuple[str, Form], ...]:
+        """By buffer, the forms besides raw that a launch reads or leaves."""
+        operands = (*self.reads, *self.writes)
+        return tuple((each.buffer, each.form) for each in operands if each.form != RAW)
 
     @property
     def copied_nbytes(self) -> int:
@@ -73,6 +88,7 @@ class Residency(NamedTuple):
     offset: int  # byte of the arena
     nbytes: int
     steps: tuple[int, ...]  # the steps that use it, in order
+    form: Form = RAW
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +145,8 @@ class Schedule:
         step = self.steps[index]
         if step.action is Action.COPY:
             return f"{step.lane.name.lower()} {step.reads[0].buffer} [{step.start}, {step.stop})"
+        if step.action is Action.RECODE:
+            (source,), (target,) = step.reads, step.writes
+            rows = f"{source.buffer} [{step.start}, {step.stop})"
+            return f"recode {rows} from {source.form} to {target.form}"
         return f"{self.graph.passes[step.pass_index].name} [{step.start}, {step.stop})"
