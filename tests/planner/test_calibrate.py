@@ -48,8 +48,8 @@ class Unsteady(WrappedCosts):
 
     jitter: random.Random
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
-        return self.costs.launch_s(pass_, rows) * self.jitter.uniform(0.99, 1.01)
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+        return self.costs.launch_s(pass_, rows, forms) * self.jitter.uniform(0.99, 1.01)
 
 
 def machine(factors: Mapping[str, float], link_share: float, seed: int = 0) -> Costs:

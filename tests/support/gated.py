@@ -14,10 +14,10 @@ class Elsewhere(WrappedCosts):
 
     pid: int
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
         if os.getpid() != self.pid:
             self._arrive()
-        return self.costs.launch_s(pass_, rows)
+        return self.costs.launch_s(pass_, rows, forms)
 
     def _arrive(self) -> None:
         raise NotImplementedError

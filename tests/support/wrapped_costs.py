@@ -21,8 +21,8 @@ class WrappedCosts:
     def link(self) -> HostLink:
         return self.costs.link
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
-        return self.costs.launch_s(pass_, rows)
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+        return self.costs.launch_s(pass_, rows, forms)
 
     def min_pass_s(self, pass_: Pass) -> float:
         return self.costs.min_pass_s(pass_)

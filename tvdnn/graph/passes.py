@@ -95,7 +95,7 @@ class Pass:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
-    # By buffer and form that a launch may read or leave, how many bytes more than `nbytes` it moves.
+    # By buffer and form that a launch may read or leave, the bytes that it moves beyond `nbytes`.
     form_nbytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property

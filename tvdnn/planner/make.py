@@ -111,7 +111,7 @@ class Problem:
         if schedule is None:
             schedule = self._at_floor(policy).schedule(problem.budgets)
         plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
-        if plan.transfers == schedule.plan.transfers:
+        if plan.bridges == schedule.plan.bridges:
             return schedule
         return problem.lowered(plan) or schedule
 

@@ -1,7 +1,7 @@
 """Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ...graph import Buffer, Form, Pass, in_form
@@ -118,7 +118,7 @@ class Profile:
     def measured(self) -> bool:
         return True
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
         points = self.samples[pass_.name]
         below = max((p for p in points if p[0] <= rows), default=points[0])
         above = min((p for p in points if p[0] >= rows), default=points[-1])

@@ -120,7 +120,7 @@ class RecomputeSearch:
         change: Counter[int] = Counter()
         for transfer in plan.transfers:
             nbytes = transfer_nbytes(self.problem.graph, transfer)
-            change.update({transfer.offload_after: nbytes, transfer.needed_by: -nbytes})
+            change.update({transfer.after: nbytes, transfer.needed_by: -nbytes})
         offloaded = accumulate(change[slot] for slot in sorted(change))
         return max(offloaded, default=0) > host
 

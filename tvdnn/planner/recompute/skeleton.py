@@ -21,10 +21,11 @@ from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
-from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
+from ..lowering.build_program import build_program
+from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
-from ..lowering.program import Program, build_program
+from ..lowering.program import Program
 from ..lowering.segments import Variant, segments
 from .barriers import Phase
 from .candidates import Candidates, FullBatchRecompute, with_recomputed
@@ -140,8 +141,9 @@ class Skeleton:
 
     def offloading(self, offloaded: Sequence[IdleInterval], policy: str = "auto") -> Plan:
         """The plan of `policy` that offloads sections in these idle intervals."""
-        transfers, reasons = tuple(transfers_of(offloaded)), self._reasons(offloaded)
-        return replace(self.program.plan, policy=policy, transfers=transfers, reasons=reasons)
+        plan = self.program.plan
+        bridges, reasons = tuple(bridges_of(offloaded, plan.bridges)), self._reasons(offloaded)
+        return replace(plan, policy=policy, bridges=bridges, reasons=reasons)
 
     def _outermost_idle(self, limits: MemoryLimit) -> list[IdleInterval] | None:
         """Sections to offload so that every launch finds its bytes; None if none suffice."""

@@ -82,8 +82,8 @@ class CalibratedCosts:
     def measured(self) -> bool:
         return True
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
-        return self.costs.launch_s(pass_, rows) * self.factors.get(pass_.name, 1.0)
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+        return self.costs.launch_s(pass_, rows, forms) * self.factors.get(pass_.name, 1.0)
 
     def min_pass_s(self, pass_: Pass) -> float:
         return self.costs.min_pass_s(pass_) * self.factors.get(pass_.name, 1.0)
