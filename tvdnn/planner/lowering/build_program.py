@@ -186,7 +186,7 @@ class _ProgramBuilder:
         self._fill_as(number, previous)
         live = self._intervals[number]
         live.previous, live.clean = previous, True
-        live.earliest_prefetch = self._slot_start[bridge.earliest_prefetch]
+        live.earliest_prefetch = self._slot_start.get(bridge.earliest_prefetch, index)
         return number
 
     def _decode(self, launch: ProgramLaunch, use: Use) -> None:
