@@ -157,8 +157,6 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
-    optional_maps: frozenset[str] = frozenset()  # maps that only save time
-    has_low_memory_variant: bool = False  # another graph computes the same bits without them
 
     @property
     def batch(self) -> int:
