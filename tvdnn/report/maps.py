@@ -1,20 +1,24 @@
 """Maps: the decision of a plan for every feature map, and its reason, for tables and JSON."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..graph import Buffer, Kind
+from ..graph import RAW, Buffer, Kind
+from ..planner.ir.plan import Bridge
 from ..planner.ir.schedule import Schedule
 
 MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
+BOTH = " + "  # between the means of a map whose sections have several
 
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
     """The decision for one feature map.
 
-    `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it);
-    `sections_away` counts the sections that leave the device.
+    `decision` is "keep", "offload", "recompute", "free" (no pass of the backward reads it), a form
+    that sections rest in, or a form and "offload". `sections_away` counts the sections that leave
+    the device, `sections_coded` those that rest in another form than raw.
     """
 
     name: str
@@ -24,6 +28,7 @@ class MapRow:
     nbytes: int
     sections: int
     sections_away: int
+    sections_coded: int
     decision: str
     why: str
 
@@ -33,9 +38,10 @@ class MapRow:
 
 def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
     """The decision for every feature map, input and auxiliary buffer, in program order."""
-    away: dict[str, int] = {}
-    for transfer in schedule.plan.transfers:
-        away[transfer.buffer] = away.get(transfer.buffer, 0) + transfer.count
+    plan = schedule.plan
+    away = _sections(plan.transfers)
+    coded = _sections(each for each in plan.bridges if each.form != RAW)
+    forms = {each.buffer: each.form for each in plan.bridges if each.form != RAW}
     recomputed = _recomputed(schedule)
     last_reads = _last_reads(schedule)
     rows = []
@@ -43,13 +49,23 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
         if buffer.kind not in MAP_KINDS:
             continue
         last = last_reads.get(name)
-        decision = _decision(schedule, name, last, away, recomputed)
-        why = schedule.plan.reasons.get(name) or _why(schedule, decision, last)
-        rows.append(_row(buffer, decision, why, away.get(name, 0)))
+        means = [forms[name]] if name in forms else []
+        means += ["offload"] if name in away else []
+        decision = BOTH.join(means) or _decision(schedule, name, last, recomputed)
+        why = plan.reasons.get(name) or _why(schedule, decision, last)
+        rows.append(_row(buffer, decision, why, away.get(name, 0), coded.get(name, 0)))
     return tuple(rows)
 
 
-def _row(buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
+def _sections(bridges: Iterable[Bridge]) -> dict[str, int]:
+    """By buffer, the number of its sections that take one of the bridges."""
+    found: dict[str, set[int]] = {}
+    for each in bridges:
+        found.setdefault(each.buffer, set()).update(range(each.first, each.first + each.count))
+    return {name: len(sections) for name, sections in found.items()}
+
+
+def _row(buffer: Buffer, decision: str, why: str, away: int, coded: int) -> MapRow:
     return MapRow(
         name=buffer.name,
         kind=buffer.kind.value,
@@ -58,6 +74,7 @@ def _row(buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
         nbytes=buffer.nbytes,
         sections=buffer.num_sections,
         sections_away=away,
+        sections_coded=coded,
         decision=decision,
         why=why,
     )
@@ -75,15 +92,7 @@ def _last_reads(schedule: Schedule) -> dict[str, int]:
     return {use.buffer: index for index, pass_ in passes for use in pass_.reads}
 
 
-def _decision(
-    schedule: Schedule,
-    name: str,
-    last: int | None,
-    away: dict[str, int],
-    recomputed: frozenset[str],
-) -> str:
-    if name in away:
-        return "offload"
+def _decision(schedule: Schedule, name: str, last: int | None, recomputed: frozenset[str]) -> str:
     if name in recomputed:
         return "recompute"
     return "free" if last is None or _is_forward(schedule, last) else "keep"
