@@ -23,14 +23,14 @@ import torch
 from bench.command_line import parser_of
 from bench.environment import software
 from tvdnn import models
-from tvdnn.engine.build import training_variants
-from tvdnn.graph import Direction, Graph, GraphVariants, Kind
+from tvdnn.engine import training_graph
+from tvdnn.graph import Direction, Graph, Kind
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
-from tvdnn.planner.make import choose_variant, make_schedule
+from tvdnn.planner.make import make_schedule
 from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.timing.step_bound import lower_bound
@@ -86,14 +86,15 @@ def main() -> None:
     options.output.write_text(text) if options.output else print(text)
 
 
-def graphs_of(case: Case) -> GraphVariants:
-    """A training step of the case's network, on the meta device."""
+def graph_of(case: Case) -> Graph:
+    """A training step of the case's network, as its policy plans it, on the meta device."""
     with torch.device("meta"):
         net = models.by_name(case.net)
         x = torch.empty(case.batch, *models.image_shape(case.net))
-    return training_variants(
+    return training_graph(
         net,
         x,
+        fuse=policy_named(case.policy).fused,
         optimizer=SGD(momentum=0.9),
         dtype=case.dtype,
         chunk_size=case.chunk_size,
@@ -101,13 +102,12 @@ def graphs_of(case: Case) -> GraphVariants:
 
 
 def task_of(case: Case) -> tuple[Graph, Costs, Schedule, int]:
-    """The case's graph for its budget, costs, keep's schedule and the budget in bytes."""
-    graphs, fused = graphs_of(case), policy_named(case.policy).fused
-    graph = graphs.graph(fused=fused)
+    """The case's graph, costs, keep's schedule and the budget in bytes."""
+    graph = graph_of(case)
     costs = Roofline(load(MACHINE), graph.dtype)
     kept = make_schedule(graph, costs, policy=KEEP)
     budget = int(case.budget if case.budget > 1 else case.budget * kept.peak_nbytes)
-    return choose_variant(graphs, budget, fused=fused), costs, kept, budget
+    return graph, costs, kept, budget
 
 
 def row_of(case: Case) -> dict[str, Any]:

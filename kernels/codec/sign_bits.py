@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.elementwise import launch
+
 BYTE: Final = 8  # channels whose bits share a byte
 WORD: Final = 32  # channels whose bits share a word
 
@@ -30,6 +32,29 @@ def passes(signs) -> tl.tensor:
     BITS: tl.constexpr = signs.dtype.primitive_bitwidth
     passing = signs[:, :, None] >> tl.arange(0, BITS)[None, None, :] & 1
     return (passing != 0).reshape(signs.shape[0], signs.shape[1] * BITS)
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _encode_kernel(raw_ptr, words_ptr, numel, BLOCK: tl.constexpr):
+    """A program packs the sign bits of BLOCK values, a word of `words_ptr` to a row."""
+    dtype: tl.constexpr = words_ptr.dtype.element_ty
+    BITS: tl.constexpr = dtype.primitive_bitwidth
+    first = tl.program_id(0).to(tl.int64) * (BLOCK // BITS)
+    words = tl.arange(0, BLOCK // BITS)[:, None]
+    mask = words < numel // BITS - first
+    ptrs = raw_ptr + first * BITS + (words * BITS + tl.arange(0, BITS)[None, :])
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    tl.store(words_ptr + first + words, packed_signs(x, dtype), mask=mask)
+
+
+def sign_bits_encode(raw: Tensor, coded: Tensor) -> None:
+    """The sign bits of a map raw [rows, ..., C] as uint8 [rows, ..., C / 8]; both contiguous."""
+    launch(_encode_kernel, raw, words_of(coded, raw.shape[-1]))
+
+
+def sign_bits_encode_reference(raw: Tensor, coded: Tensor) -> None:
+    """Computes `sign_bits_encode` in torch."""
+    coded.copy_(packed_signs_reference(raw))
 
 
 def words_of(signs: Tensor, channels: int) -> Tensor:

@@ -1,12 +1,14 @@
 """Data gradients of 1x1 convolutions, fused with the sum with another gradient and a ReLU's mask.
 
 The convolution's gradient is the last of two terms. The other term is added and the mask is applied
-before the gradient is stored, which saves a pass. Values are rounded as by separate ops.
+before the gradient is stored, which saves a pass. Values are rounded as by separate ops. The mask
+is the ReLU's output, or the sign bits of that.
 
 On Hopper one warp loads operands. Two groups of four warps take tiles alternately, as in
 warp_specialized.py: one group stores its tile while the products of the other run. The other term
-is loaded to the shared memory from which the tile will be stored. The kernel is written in Gluon,
-which the interpreter does not run. Elsewhere a kernel that adds and masks follows the convolution.
+is loaded to the shared memory from which the tile will be stored, and the ReLU's output to further
+shared memory. The kernel is written in Gluon, which the interpreter does not run. Elsewhere a
+kernel that adds and masks follows the convolution.
 """
 
 from typing import Final
@@ -39,7 +41,8 @@ from .tiles import Pair
 PIXELS: Final = 128  # pixels of a tile
 CHANNELS: Final = 128  # channels of a tile
 DEPTH: Final = 64  # channels of dy in one step of a sum
-STAGES: Final = 5
+STAGES: Final = 5  # as many as fit shared memory
+STAGES_BESIDE_MASKS: Final = 3  # as many as fit beside tiles of the ReLU's output
 ROWS: Final = 128  # pixels of a program that adds and masks
 COLUMNS: Final = 64  # channels of a program that adds and masks
 ONE_BY_ONE: Final = {
@@ -64,18 +67,21 @@ def may_be_last(
 
 @triton.jit
 def _add_kernel(
-    dx_ptr, added_ptr, signs_ptr, num_rows, channels,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    dx_ptr, added_ptr, mask_ptr, num_rows, channels,
+    BITS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dx = added + dx where the sign bits are set, else 0. Tiles are [BLOCK_R, BLOCK_C]."""
+    """dx = added + dx where the mask lets it pass, else 0. Tiles are [BLOCK_R, BLOCK_C]."""
     WORDS: tl.constexpr = BLOCK_C // 32
     rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
     mask = rows < num_rows
     offs = rows * channels + (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
     total = tl.load(added_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     total += tl.load(dx_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    words = rows * (channels // 32) + (tl.program_id(1) * WORDS + tl.arange(0, WORDS))[None, :]
-    passing = passes(tl.load(signs_ptr + words, mask=mask, other=0))
+    if BITS:
+        words = rows * (channels // 32) + (tl.program_id(1) * WORDS + tl.arange(0, WORDS))[None, :]
+        passing = passes(tl.load(mask_ptr + words, mask=mask, other=0))
+    else:
+        passing = ~(tl.load(mask_ptr + offs, mask=mask, other=0.0) <= 0)
     tl.store(dx_ptr + offs, tl.where(passing, total, 0.0).to(dx_ptr.dtype.element_ty), mask=mask)
 
 
@@ -113,7 +119,7 @@ def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
 
 
 @gluon.jit
-def _masked(tile, signs):
+def _masked_by_bits(tile, signs):
     """The tile [pixels, channels] where its sign bits are set, else 0."""
     members = tile.reshape([tile.shape[0], signs.shape[1], 32])
     PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, members.type.layout))
@@ -123,20 +129,31 @@ def _masked(tile, signs):
 
 
 @gluon.jit
-def _add_and_store(acc, signs, dx_desc, dx_buf, row, c):
-    """Add the sums acc [pixels, channels] to the other term in dx_buf, mask and store them."""
+def _masked_by_map(tile, y_buf):
+    """The tile [pixels, channels] where the values in y_buf are above zero or NaN, else 0."""
+    y = y_buf.load(tile.type.layout).to(gl.float32)
+    return gl.where(y <= 0, gl.zeros_like(tile), tile)
+
+
+@gluon.jit
+def _add_and_store(acc, mask, dx_desc, dx_buf, row, c, BITS: gl.constexpr):
+    """Add the sums acc [pixels, channels] to the other term in dx_buf, mask and store them.
+
+    The mask are words of sign bits, or shared memory with values.
+    """
     AT: gl.constexpr = acc.type.layout
     term = acc.to(dx_desc.dtype).to(gl.float32)
     total = (dx_buf.load(AT).to(gl.float32) + term).to(dx_desc.dtype)
-    dx_buf.store(gl.convert_layout(_masked(total, signs), AT))
+    total = _masked_by_bits(total, mask) if BITS else _masked_by_map(total, mask)
+    dx_buf.store(gl.convert_layout(total, AT))
     fence_async_shared()
     store_box(dx_desc, [row, c], dx_buf)
 
 
 @gluon.jit
 def _compute(
-    added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs, full, empty, read, turns,
-    num_rows, channels, num_tiles, tiles_c, steps, TURN: gl.constexpr,
+    added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs, full, empty, read, turns,
+    num_rows, channels, num_tiles, tiles_c, steps, BITS: gl.constexpr, TURN: gl.constexpr,
 ):  # fmt: skip
     """Compute every second tile from tile TURN on, and store it in two halves."""
     PIXELS: gl.constexpr = dx_desc.block_type.shape[0]
@@ -152,9 +169,12 @@ def _compute(
         row = tile // tiles_c * PIXELS
         c = tile % tiles_c * (2 * HALF)
         tma.store_wait(0)
-        mbarrier.expect(read, 2 * added_desc.block_type.nbytes)
+        mbarrier.expect(read, (2 if BITS else 4) * added_desc.block_type.nbytes)
         load_box(added_desc, [row, c], read, low_buf)
         load_box(added_desc, [row, c + HALF], read, high_buf)
+        if not BITS:
+            load_box(mask, [row, c], read, mask_bufs.index(2 * TURN))
+            load_box(mask, [row, c + HALF], read, mask_bufs.index(2 * TURN + 1))
         acc = gl.zeros([PIXELS, 2 * HALF], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
@@ -162,12 +182,16 @@ def _compute(
         acc = sum_of_ring(acc, dy_bufs, packed_bufs, full, empty, other, count, steps)
         count += 2 * steps
         low, high = gl.split(acc.reshape([PIXELS, 2, HALF]).permute([0, 2, 1]))
-        low_signs = _signs_at(low, signs_ptr, row, c, num_rows, channels)
-        high_signs = _signs_at(high, signs_ptr, row, c + HALF, num_rows, channels)
+        if BITS:
+            low_mask = _signs_at(low, mask, row, c, num_rows, channels)
+            high_mask = _signs_at(high, mask, row, c + HALF, num_rows, channels)
+        else:
+            low_mask = mask_bufs.index(2 * TURN)
+            high_mask = mask_bufs.index(2 * TURN + 1)
         mbarrier.wait(read, read_phase)
         read_phase ^= 1
-        _add_and_store(low, low_signs, dx_desc, low_buf, row, c)
-        _add_and_store(high, high_signs, dx_desc, high_buf, row, c + HALF)
+        _add_and_store(low, low_mask, dx_desc, low_buf, row, c, BITS)
+        _add_and_store(high, high_mask, dx_desc, high_buf, row, c + HALF, BITS)
     tma.store_wait(0)
 
 
@@ -176,20 +200,25 @@ def _last_kernel(
     dy_desc,
     packed_desc,
     added_desc,
-    signs_ptr,
+    mask,
     dx_desc,
     num_rows,
     in_c,
     channels,
+    BITS: gl.constexpr,
     STAGES: gl.constexpr,
 ) -> None:
-    """A tile is a run of pixels by a block of channels. Consecutive tiles share a run of pixels."""
+    """A tile is a run of pixels by a block of channels. Consecutive tiles share a run of pixels.
+
+    The mask is a pointer to words of sign bits, or a descriptor of a map.
+    """
     tiles_c = gl.cdiv(channels, packed_desc.block_type.shape[0])
     num_tiles = gl.cdiv(num_rows, dy_desc.block_type.shape[0]) * tiles_c
     steps = gl.cdiv(in_c, dy_desc.block_type.shape[1])
     dy_bufs = buffers(dy_desc, STAGES)
     packed_bufs = buffers(packed_desc, STAGES)
     dx_bufs = buffers(dx_desc, 4)
+    mask_bufs = dx_bufs if BITS else buffers(mask, 4)  # sign bits need none
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
     read = barriers(2, 1)
@@ -197,12 +226,14 @@ def _last_kernel(
     gl.warp_specialize(
         [
             (_compute, (
-                added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs,
-                full, empty, read.index(0), turns, num_rows, channels, num_tiles, tiles_c, steps, 0,
+                added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs,
+                full, empty, read.index(0), turns,
+                num_rows, channels, num_tiles, tiles_c, steps, BITS, 0,
             )),
             (_compute, (
-                added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs,
-                full, empty, read.index(1), turns, num_rows, channels, num_tiles, tiles_c, steps, 1,
+                added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs,
+                full, empty, read.index(1), turns,
+                num_rows, channels, num_tiles, tiles_c, steps, BITS, 1,
             )),
             (_load, (
                 dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, tiles_c, steps,
@@ -214,37 +245,42 @@ def _last_kernel(
 
 
 @costing(cost.add_mask)
-def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor) -> None:
-    """dx [n, H, W, C] = added + the data gradient of dy where sign bits are set, else 0; bfloat16.
+def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor) -> None:
+    """dx [n, H, W, C] = added + the data gradient of dy where the mask lets it pass, else 0.
 
-    The data gradient is that of dy [n, H, W, K] by 1x1 filters, packed [C, 1, 1, K], for which
-    `may_be_last` holds. It is rounded to bfloat16 before the sum. `signs`, uint8 [n, H, W, C / 8],
-    are the sign bits of the ReLU's output. Each map is moved once.
+    Maps are bfloat16. The data gradient is that of dy [n, H, W, K] by 1x1 filters, packed
+    [C, 1, 1, K], for which `may_be_last` holds. It is rounded to bfloat16 before the sum. `mask` is
+    a ReLU's output [n, H, W, C], which lets pass where it is above zero or NaN, or its sign bits
+    uint8 [n, H, W, C / 8]. Each map is moved once.
     """
     if dx.numel() == 0:
         return
-    words, channels = words_of(signs, dx.shape[3]), dx.shape[3]
+    channels, bits = dx.shape[3], mask.dtype == torch.uint8
     if not available():
         conv2d_grad_input(dy, packed, dx, **ONE_BY_ONE)
         num_rows = dx.numel() // channels
         _add_kernel[(cdiv(num_rows, ROWS), channels // COLUMNS)](
-            dx, added, words, num_rows, channels, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8
-        )
+            dx, added, words_of(mask, channels) if bits else mask, num_rows, channels,
+            BITS=bits, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8,
+        )  # fmt: skip
         return
     (num_rows, in_c), half = dy.flatten(0, 2).shape, [PIXELS, CHANNELS // 2]
     num_tiles = cdiv(num_rows, PIXELS) * (channels // CHANNELS)
     _last_kernel[(min(num_tiles, num_sms()),)](
         swizzled(dy.flatten(0, 2), [PIXELS, DEPTH]),
         swizzled(packed.flatten(1), [CHANNELS, DEPTH]),
-        swizzled(added.flatten(0, 2), half), words, swizzled(dx.flatten(0, 2), half),
-        num_rows, in_c, channels, STAGES=STAGES, num_warps=4,
+        swizzled(added.flatten(0, 2), half),
+        words_of(mask, channels) if bits else swizzled(mask.flatten(0, 2), half),
+        swizzled(dx.flatten(0, 2), half), num_rows, in_c, channels,
+        BITS=bits, STAGES=STAGES if bits else STAGES_BESIDE_MASKS, num_warps=4,
     )  # fmt: skip
 
 
 def conv2d_grad_last_reference(
-    dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor
+    dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor
 ) -> None:
     """Computes `conv2d_grad_last` in torch."""
     conv2d_grad_input_reference(dy, packed, dx, **ONE_BY_ONE)
     total = (added.float() + dx.float()).to(dx.dtype)
-    dx.copy_(total.masked_fill(~passes_reference(signs), 0.0))
+    passing = passes_reference(mask) if mask.dtype == torch.uint8 else ~(mask <= 0)
+    dx.copy_(total.masked_fill(~passing, 0.0))

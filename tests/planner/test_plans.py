@@ -17,7 +17,7 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
+from tvdnn.planner.ir.plan import Bridge, Plan, Segment, Slot
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval, dirty
@@ -153,7 +153,7 @@ def test_sections_leave_and_return_inside_segments(net: nn.Sequential, graph: Gr
         for name, (leave, back) in uses.items()
     }
     transfers = tuple(
-        Transfer(name, 0, BATCH, leave, back, earliest_prefetch=back)
+        Bridge(name, 0, BATCH, leave, back, earliest_prefetch=back)
         for name, (leave, back) in ends.items()
     )
     plan = Plan("hand", segments, transfers)
@@ -179,9 +179,7 @@ def test_some_sections_of_a_map_stay(net: nn.Sequential, graph: Graph, count: in
     segments = keep(graph).segments
     leave = slot_of(graph, segments, "2 forward")
     back = slot_of(graph, segments, "2 grad_weight")
-    plan = Plan(
-        "hand", segments, (Transfer("0", 2, count, leave, back, earliest_prefetch=back - 1),)
-    )
+    plan = Plan("hand", segments, (Bridge("0", 2, count, leave, back, earliest_prefetch=back - 1),))
     schedule = lower(graph, plan, COSTS)
     assert schedule.offloaded_nbytes == count * INNER_SECTION_NBYTES
     stays = Counter(stay.section for stay in schedule.residencies if stay.buffer == "0")
@@ -196,7 +194,7 @@ def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
         slot_of(graph, segments, "2 grad_weight")
     ]
     transfers = tuple(
-        Transfer("0", 0, BATCH, leave, back, earliest_prefetch=leave)
+        Bridge("0", 0, BATCH, leave, back, earliest_prefetch=leave)
         for leave, back in pairwise(stops[1:])
     )
     schedule = lower(graph, Plan("hand", segments, transfers), COSTS)
@@ -241,6 +239,6 @@ def test_a_plan_that_reads_before_it_writes_is_refused(graph: Graph) -> None:
 def test_a_map_that_leaves_too_early_is_refused(graph: Graph) -> None:
     segments = keep(graph).segments
     leave, back = (slot_of(graph, segments, name) for name in ("1 forward", "2 grad_weight"))
-    plan = Plan("hand", segments, (Transfer("0", 0, BATCH, leave, back, earliest_prefetch=back),))
+    plan = Plan("hand", segments, (Bridge("0", 0, BATCH, leave, back, earliest_prefetch=back),))
     with pytest.raises(ScheduleError, match="but 2 forward still uses it"):
         lower(graph, plan, COSTS)

@@ -26,7 +26,7 @@ class HandCosts:
     hardware: str = "by hand"
     measured: bool = False
 
-    def launch_s(self, pass_: Pass, rows: int) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
         return rows * self.row_s.get(pass_.name, 1.0)
 
     def min_pass_s(self, pass_: Pass) -> float:

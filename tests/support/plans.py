@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_be_separate
-from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
+from tvdnn.planner.ir.plan import Bridge, Plan, Segment, Slot
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
 
@@ -146,7 +146,7 @@ def _segment(graph: Graph, turns: Sequence[Turn], rng: random.Random) -> Segment
 
 def _random_transfers(
     graph: Graph, segments: Sequence[Segment], rng: random.Random
-) -> Iterable[Transfer]:
+) -> Iterable[Bridge]:
     uses = _uses(graph, segments)
     for name in sorted(uses):
         buffer = graph.buffers[name]
@@ -156,7 +156,7 @@ def _random_transfers(
             first = rng.randrange(buffer.num_sections)
             count = rng.randint(1, buffer.num_sections - first)
             back = rng.randint(leave + 1, back)
-            yield Transfer(name, first, count, leave, back, earliest_prefetch=rng.randint(0, back))
+            yield Bridge(name, first, count, leave, back, earliest_prefetch=rng.randint(0, back))
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError
-from ..graph import ChunkSizes, Graph, GraphVariants, Network
+from ..graph import ChunkSizes, Graph, Network
 from ..ops import Settings
-from ..ops.expand import DTYPES, Mode, graph_variants
+from ..ops.expand import DTYPES, Mode, expand
 from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
@@ -69,10 +69,11 @@ def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool 
         trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs), opaque=opaque)
 
 
-def training_variants(
+def training_graph(
     module: nn.Module,
     x: torch.Tensor,
     *,
+    fuse: bool = False,
     loss: LossLike | Sequence[LossLike] = "cross_entropy",
     loss_weights: Sequence[float] | None = None,
     optimizer: Optimizer | None = None,
@@ -80,24 +81,19 @@ def training_variants(
     chunk_size: ChunkSize = None,
     sections: int | None = None,
     row_tiles: int | None = None,
-) -> GraphVariants:
-    """The Graphs of one training step of `module` on a batch like `x`: [N, ...], on any device.
+) -> Graph:
+    """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `row_tiles`
-    into how many tiles of rows maps are cut if not by size.
+    `fuse` joins ops that a kernel computes; `loss` and `loss_weights` are as Trainer's;
+    `chunk_size` is the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if
+    not by size.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    return graph_variants(network, replace(settings, row_tiles=row_tiles, computed_nbytes=found))
-
-
-def training_graph(
-    module: nn.Module, x: torch.Tensor, *, fuse: bool = False, **options: Any
-) -> Graph:
-    """One of `training_variants`, by the same options: `fuse` joins ops that a kernel computes."""
-    return training_variants(module, x, **options).graph(fused=fuse)
+    settings = replace(settings, fuse=fuse, row_tiles=row_tiles, computed_nbytes=found)
+    return expand(network, settings)
 
 
 def training_settings(

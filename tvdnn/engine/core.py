@@ -11,11 +11,11 @@ from torch import nn
 from ..errors import UnsupportedOpError
 from ..graph import Network
 from ..ops import Settings
-from ..ops.expand import graph_variants
+from ..ops.expand import expand
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
-from ..planner.make import Problem, choose_variant
+from ..planner.make import Problem
 from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
@@ -248,8 +248,7 @@ class Core:
         reserve = settings.reserve + network.changes.nbytes
         settings = replace(settings, reserve=reserve, computed_nbytes=found)
         choice = choose(tuned, self.requested.budget, self.requested.choice)
-        variants = graph_variants(network, settings)
-        graph = choose_variant(variants, self.requested.budget, fused=settings.fuse)
+        graph = expand(network, settings)
         return Resolved(graph, choice, (tuned and tuned.configurations) or RULES)
 
     @property

@@ -21,7 +21,7 @@ from ..ops.expand import DTYPES, graph_variants
 from ..optim import SGD
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import Choice, Requested, Tuned, choose
-from ..planner.make import DEFAULT_CHUNK_SIZE, Problem, choose_variant
+from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
 from ..planner.policies import POLICIES, policy_named
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.releases import installed
@@ -111,11 +111,11 @@ def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem
     return Problem(_variants(replace(request, tuned=None)), costs, limit, request.host_budget)
 
 
-def make_graph(request: Request, policy: str, report: StageReport, limit: Limit = None) -> Graph:
-    """The graph of a training step as `policy` plans it in this budget, traced without memory."""
+def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
+    """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
     variants = _variants(replace(request, tuned=None))
-    graph = choose_variant(variants, limit, fused=policy_named(policy).fused)
+    graph = variants.graph(fused=policy_named(policy).fused)
     report("tracing", 1.0)
     return graph
 

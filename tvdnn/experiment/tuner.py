@@ -57,7 +57,7 @@ class Tuner:
         self._request, self._machine = request, machine
         self._store, self._report = store, report
         self._processes = processes
-        self._graphs: dict[tuple[ChunkSizes, Limit], Graph] = {}
+        self._graphs: dict[ChunkSizes, Graph] = {}
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
         """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
@@ -272,7 +272,7 @@ class Tuner:
             self._store.add_trial(new[number].name, seconds)
 
     def _job(self, trial: Trial) -> Job:
-        graph = self._graph(trial.chunks, trial.budget)
+        graph = self._graph(trial.chunks)
         stored = self._store.tuned.configurations if trial.configured else None
         costs = self._machine.costs(graph, trial.choice.copies, stored or RULES)
         request = replace(self._request, chunks=trial.chunks)
@@ -284,9 +284,8 @@ class Tuner:
             self._job(Trial(chunks, Choice(), budget)).seconds()
         raise InputError("no chunk size has a plan inside all of these budgets; tune them apart")
 
-    def _graph(self, chunks: ChunkSizes, budget: Limit = None) -> Graph:
-        if (chunks, budget) not in self._graphs:
+    def _graph(self, chunks: ChunkSizes) -> Graph:
+        if chunks not in self._graphs:
             request = replace(self._request, chunks=chunks)
-            graph = make_graph(request, DEFAULT_POLICY, lambda *_: None, budget)
-            self._graphs[chunks, budget] = graph
-        return self._graphs[chunks, budget]
+            self._graphs[chunks] = make_graph(request, DEFAULT_POLICY, lambda *_: None)
+        return self._graphs[chunks]

@@ -95,7 +95,7 @@ class Pass:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
-    # By buffer and form that a launch may read or leave, how many bytes more than `nbytes` it moves.
+    # By buffer and form that a launch may read or leave, the bytes that it moves beyond `nbytes`.
     form_nbytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
@@ -157,8 +157,6 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
-    optional_maps: frozenset[str] = frozenset()  # maps that only save time
-    has_low_memory_variant: bool = False  # another graph computes the same bits without them
 
     @property
     def batch(self) -> int:

@@ -3,10 +3,12 @@
 Statistics are the whole batch's, whatever its sections. The same passes may add a residual to the
 normalized map and apply an activation function. Backward computes the normalized map and the
 function's gradient again from the input. Where a ReLU follows a residual, the signs of the output
-mask the gradient, and the masked gradient is the residual's.
+mask the gradient, and the masked gradient is the residual's. The signs are read as bits where the
+map rests in these, and forward leaves the bits where they are asked for.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ..graph import Kind, Need, Op, Use
+from ..graph import Kind, Op, Use
 from ..kernels.codec.sign_bits import BYTE
 from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
@@ -62,10 +64,11 @@ def forward(b: Builder, op: Op) -> None:
         if name in b.added_normalized:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
-    writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
-    if not b.low_memory and _has_relu_behind_sum(op) and b.needs_grad(op.output):
-        writes += b.add_signs(op)
-    b.add_pass(op, "forward", reads, writes, params=tuple(params))
+    y = Use(b.buffer_of.get(op.output) or b.new_output(op))
+    if _has_relu_behind_sum(op) and b.needs_grad(op.output):
+        b.relu_sums.add(op.output)
+        y = replace(y, also=b.bits_of(op.output))
+    b.add_pass(op, "forward", reads, (y,), params=tuple(params))
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -115,11 +118,6 @@ def _masks(b: Builder, op: Op) -> bool:
     return _has_relu_behind_sum(op) and op.output not in b.masked_gradients
 
 
-def _mask(b: Builder, op: Op) -> Use:
-    """The use of the op's signs, or of its output."""
-    return b.signs_of(op) or Use(b.buffer_of[op.output], need=Need.SIGN)
-
-
 def _needs_sums(b: Builder, op: Op) -> bool:
     return op.attrs["training"] or any(b.needs_param_grad(name) for name in op.params[:2])
 
@@ -159,7 +157,7 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.gradient_terms[op.output]
-    sign = [_mask(b, op)] if _masks(b, op) else []
+    sign = [b.signs_of(op.output)] if _masks(b, op) else []
     reads = [Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign]
     writes = [partials, *([Use(grad)] if term or sign else [])]
     attrs = {"group": plan.group, "terms": 1 + len(term)}
@@ -178,11 +176,10 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
 def _summed_beside(b: Builder, op: Op) -> Op | None:
     """The normalization of the residual that takes the same gradient, where it wants its sums.
 
-    None where a map is a range, for narrower loads might add in another order; and in a low-memory
-    step, where the map would wait for the backward passes between the two.
+    None where a map is a range, for narrower loads might add in another order.
     """
     other = b.added_normalized.get(op.inputs[-1])
-    if b.low_memory or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
+    if other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
         return None
     maps = {b.input_of(op), b.input_of(other), *b.gradient_terms[op.output], b.buffer_of[op.output]}
     return None if any(map(b.is_range, maps)) else other

@@ -1,12 +1,12 @@
 """Builder: collects the buffers and passes of a step while operators declare them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from ..graph import Direction, Kind, Op, Pass, Use
+from ..graph import Direction, Form, Kind, Op, Pass, Use, in_form
 from ..kernels.conv.batch_stats import MomentCells
 from ..optim import Optimizer
 from .concat_views import Channels
@@ -118,8 +118,23 @@ class Builder(Masks):
                 nbytes=nbytes,
                 attrs=attrs or {},
                 effects=effects,
+                form_nbytes=self._form_nbytes(uses),
             )
         )
+
+    def _form_nbytes(self, uses: Iterable[Use]) -> dict[tuple[str, Form], float]:
+        """By buffer and form, the bytes that a code has more than the map that is read raw.
+
+        A code that is left beside a map comes on top.
+        """
+        found: dict[tuple[str, Form], float] = {}
+        for use in uses:
+            buffer = self.buffers[use.buffer]
+            for form in use.forms:
+                found[buffer.name, form] = in_form(buffer, form).nbytes - use.nbytes(buffer)
+            for form in use.also:
+                found[buffer.name, form] = in_form(buffer, form).nbytes
+        return found
 
     def _add_image(self, name: str, use: Use, unit: int) -> str:
         """A buffer for a unit of a map's row tiles with the rows beside them."""

@@ -113,7 +113,7 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
 def _grad_input(b: Builder, op: Op, dy: str, packed: Use) -> None:
     """The data gradient; masked for the op that made the input, with the sums that this wants.
 
-    The last term of a gradient that signs mask is added to the other first.
+    The last term of a sum's gradient is added to the other term first.
     """
     value = op.inputs[0]
     other, flops = b.other_term(value), _flops(b, op)

@@ -82,8 +82,6 @@ class Settings:
     row_tiles: int | None = None
     # The bytes of sections of maps of some classes.
     chunk_classes: tuple[tuple[int, int], ...] = ()
-    # Whether memory is spared where that moves more bytes.
-    low_memory: bool = False
 
 
 @without_collection()
@@ -140,16 +138,12 @@ def expand(network: Network, settings: Settings) -> Graph:
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
         row_tiles=tiles,
-        optional_maps=frozenset(b.signs),
-        has_low_memory_variant=bool(b.signs or b.sums),
     )
 
 
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
     """The graphs of one step of `network` by these settings, whatever they say of fusion."""
-    return GraphVariants(
-        lambda fuse, low: expand(network, replace(settings, fuse=fuse, low_memory=low))
-    )
+    return GraphVariants(lambda fuse: expand(network, replace(settings, fuse=fuse)))
 
 
 def _builder(
@@ -170,7 +164,6 @@ def _builder(
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         order=ReadOrder(traced, tiled.ops),
         strided={kind: each.strided for kind, each in OPERATORS.items()},
-        low_memory=settings.low_memory,
     )
 
 

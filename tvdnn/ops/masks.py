@@ -1,12 +1,11 @@
 """Masks: which gradients come masked to the ops that have a ReLU inside, and what masks them.
 
-The signs of a map that a ReLU leaves behind a sum are kept as bits.
+A mask needs no more of a map than the signs of its values, which some kernels read as bits.
 """
 
 from dataclasses import dataclass, field
 
-from ..graph import Kind, Need, Op, Use
-from ..kernels.codec.sign_bits import BYTE
+from ..graph import BITS, CODECS, Form, Kind, Need, Op, Use
 from .gradient_terms import Gradients
 
 
@@ -14,8 +13,6 @@ from .gradient_terms import Gradients
 class Masks(Gradients):
     """The masks of gradients, and the gradients that come masked."""
 
-    # Whether memory is spared where that moves more bytes: there are no sign maps.
-    low_memory: bool = False
     # By value whose gradient counts only where the value is above zero, the factor it has there.
     relu_outputs: dict[str, float] = field(default_factory=dict)
     # Those of them whose reader writes the gradient so.
@@ -24,8 +21,8 @@ class Masks(Gradients):
     bias_tiles: dict[str, int] = field(default_factory=dict)
     # By such value, the buffer where the reader that masks the gradient left these sums.
     bias_tile_sums: dict[str, str] = field(default_factory=dict)
-    # The buffers with the signs of maps.
-    signs: set[str] = field(default_factory=set)
+    # The values that a ReLU leaves behind a sum.
+    relu_sums: set[str] = field(default_factory=set)
 
     def passes_masks(self, op: Op) -> None:
         """Declare that a mask of the op's output is one of its input.
@@ -55,40 +52,32 @@ class Masks(Gradients):
         shape, rows = (samples, height // cell, width // cell, channels), self.buffers[grad].section
         return self.add_map(self.unique(f"sums of {grad}"), shape, Kind.GRAD, "float32", rows)
 
-    def add_signs(self, op: Op) -> tuple[Use, ...]:
-        """The use of a buffer for the signs of the op's output; () where they fill no whole bytes.
+    def bits_of(self, value: str) -> tuple[Form, ...]:
+        """The form of sign bits, for kernels that leave or read them; () where a map has none.
 
-        With them ResNet-50's backward reads 2.6 GB less of 256 images. There are none for a range:
-        a low-memory step reads that by narrower loads, and might add in another order.
+        A range has none, nor a view.
         """
-        *pixels, channels = self.shape(op.output)
-        y = self.buffer_of[op.output]
-        if channels % BYTE != 0 or self.is_range(y):
-            return ()
-        shape, rows = (*pixels, channels // BYTE), self.buffers[y].section
-        signs = self.add_map(f"signs {op.name}", shape, Kind.AUX, "uint8", rows)
-        self.signs.add(signs)
-        return (Use(signs),)
+        home = self.buffer_of[value]
+        fits = self.is_buffer(home) and CODECS[BITS].fits(self.buffers[home])
+        return (BITS,) if fits else ()
 
-    def signs_of(self, op: Op) -> Use | None:
-        """The use of the signs of the op's output, or None."""
-        name = f"signs {op.name}"
-        return Use(name) if name in self.signs else None
+    def signs_of(self, value: str) -> Use:
+        """The use of the value's map for its signs, by a kernel that reads sign bits too."""
+        return Use(self.buffer_of[value], need=Need.SIGN, forms=self.bits_of(value))
 
     def other_term(self, value: str) -> tuple[Use, Use] | None:
-        """The gradient of the value that lacks but one more term, and the signs that mask the sum.
+        """The gradient of a sum that lacks but one more term, and the ReLU's mask of the total.
 
-        None where there are no signs, or the gradient does not lie as the value does.
+        None where no ReLU follows the sum, or the gradient does not lie as the value does.
         """
-        maker, grads = self.makers.get(value), self.gradient_terms.get(value, [])
-        signs = None if maker is None else self.signs_of(maker)
-        if signs is None or len(grads) != 1 or value in self.network.outputs:
+        grads = self.gradient_terms.get(value, [])
+        if value not in self.relu_sums or len(grads) != 1 or value in self.network.outputs:
             return None
         if len(self.readers_of[value]) != 2:
             return None
         (grad,) = grads
         whole = not (self.is_range(grad) or self.is_range(self.buffer_of[value]))
-        return (Use(grad), signs) if whole and grad not in self.filled else None
+        return (Use(grad), self.signs_of(value)) if whole and grad not in self.filled else None
 
     def new_total(self, value: str) -> str:
         """A buffer for the whole gradient of the value, masked, in the place of its other term."""

@@ -15,22 +15,19 @@ from .ir.schedule import Schedule
 from .lowering.floor import MinimumSchedule, floor_lower_bound
 from .policies import policy_named
 from .problem import GraphProblem, Policy
-from .recompute.skeleton import least_moving_plan
 from .timing.merge_syncs import merge_sync_points
 from .timing.step_bound import LowerBound, lower_bound
 from .verify.check import check
 
-OPTIONAL_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
-HEADROOM = 1.25  # times the least that a plan needs
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
 
 class Problem:
     """A step to plan on a machine inside a budget, under any policy.
 
-    `step` is its graph, or its graphs, of which each policy takes one that suits it and the budget.
-    `budget` are device bytes, "min" for each policy's floor, None without a limit; `host_budget`
-    are pinned bytes. What is found of a graph, whatever the budget, is found once.
+    `step` is its graph, or its graphs, of which each policy takes the one that suits it. `budget`
+    are device bytes, "min" for each policy's floor, None without a limit; `host_budget` are pinned
+    bytes. What is found of a graph, whatever the budget, is found once.
     """
 
     def __init__(
@@ -51,11 +48,9 @@ class Problem:
         return other
 
     def graph(self, policy: str) -> Graph:
-        """The graph that the policy plans inside the budget."""
+        """The graph that the policy plans."""
         fused = policy_named(policy).fused
-        if isinstance(self._step, Graph):
-            return self._step
-        return choose_variant(self._step, self.budget, fused=fused)
+        return self._step if isinstance(self._step, Graph) else self._step.graph(fused=fused)
 
     def budget_nbytes(self, policy: str) -> int | None:
         """The bytes of the budget; of "min" the policy's floor."""
@@ -111,7 +106,7 @@ class Problem:
         if schedule is None:
             schedule = self._at_floor(policy).schedule(problem.budgets)
         plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
-        if plan.transfers == schedule.plan.transfers:
+        if plan.bridges == schedule.plan.bridges:
             return schedule
         return problem.lowered(plan) or schedule
 
@@ -149,22 +144,6 @@ def _naming_eager_parts(schedule: Schedule) -> Schedule:
         *(param.name for param in network.params.values() if param.computed_from is not None),
     )
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
-
-
-def choose_variant(variants: GraphVariants, limit: Limit, *, fused: bool) -> Graph:
-    """The graph; the low-memory one where optional maps are much of the budget, or hardly fit.
-
-    At 4.3% of it, four tenths of what keep takes, ResNet-50 (256 images) is 1.5 ms faster with the
-    signs of its maps by the roofline of an H200, and at 5.1%, where more has to leave, 1.0 slower.
-    """
-    graph = variants.graph(fused=fused)
-    if not graph.has_low_memory_variant or limit is None:
-        return graph
-    optional = sum(graph.buffers[name].nbytes for name in graph.optional_maps)
-    if limit == "min" or optional > OPTIONAL_SHARE * limit:
-        return variants.graph(fused=fused, low_memory=True)
-    least = floor_lower_bound(graph, least_moving_plan(graph))[0]
-    return variants.graph(fused=fused, low_memory=HEADROOM * least > limit)
 
 
 def make_schedule(

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ..graph import BITS, RAW, Buffer, Form, Graph, Pass, Use, in_form
+from ..graph import BITS, RAW, Buffer, Form, Graph, Pass, Use
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
@@ -151,10 +151,8 @@ def _arguments(
             return memory.view(operand, buffer).as_strided(owner.shape, owner.stride())
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
-        rows = _channels(use, rows, buffer)
-        if use.shape:
-            seen = replace(buffer, shape=(buffer.rows, *use.shape))
-            rows = _seen_in(in_form(seen, operand.form).shape[1:], rows)
+        rows = rows if use.channels is None else rows[..., slice(*use.channels)]
+        rows = _seen_in(use.shape, rows) if use.shape else rows
         return joined_tiles(rows) if image and not use.whole else rows
 
     def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
@@ -181,14 +179,6 @@ def _use_of(code: Operand, pass_: Pass) -> Use:
     """The write beside which a launch leaves a code."""
     wanted = (code.buffer, code.form)
     return next(use for use in pass_.writes for form in use.also if (use.buffer, form) == wanted)
-
-
-def _channels(use: Use, rows: torch.Tensor, buffer: Buffer) -> torch.Tensor:
-    """The rows, or their codes, of the channels that the use touches."""
-    if use.channels is None:
-        return rows
-    per = buffer.shape[-1] // rows.shape[-1]  # channels of one code
-    return rows[..., use.channels[0] // per : use.channels[1] // per]
 
 
 def _seen_in(shape: tuple[int, ...], rows: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ..graph import Form, Graph, Pass, Use
-from ..planner.ir.costs import Forms, Profile, Recode, Samples, form_choices
+from ..planner.ir.costs import Forms, Profile, RecodeKind, Samples, form_choices
 from ..planner.ir.settings import ENGINE, RULES, Table
 from .launch_timer import SCRATCH_NBYTES, Scratch
 from .link import measure_link
@@ -81,7 +81,7 @@ def _timed_pass(graph: Graph, scratch: Scratch, index: int, forms: Forms) -> _Ti
     )
 
 
-def _timed_recode(scratch: Scratch, recode: Recode) -> _Timed:
+def _timed_recode(scratch: Scratch, recode: RecodeKind) -> _Timed:
     sizes = recoded_sizes(recode, scratch.limit)
     return _Timed(
         repr(("recode", *recode, sizes)),

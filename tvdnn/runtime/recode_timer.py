@@ -4,7 +4,7 @@ from typing import Final
 
 from ..graph import DTYPE_NBYTES, Buffer, Graph, Kind, in_form
 from ..placement import aligned
-from ..planner.ir.costs import Recode
+from ..planner.ir.costs import RecodeKind
 from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
 from ..units import KIB
 from .binding import RECODES, Call, bind_recode
@@ -15,7 +15,7 @@ SIZES: Final = tuple(16 * KIB << 2 * number for number in range(8))
 WIDTH: Final = 256  # values in a row
 
 
-def recodes_of(graph: Graph) -> tuple[Recode, ...]:
+def recodes_of(graph: Graph) -> tuple[RecodeKind, ...]:
     """The recodes that plans of a graph may ask for: to and from forms that a pass can read."""
     read = {
         (form, graph.buffers[use.buffer].dtype)
@@ -26,14 +26,14 @@ def recodes_of(graph: Graph) -> tuple[Recode, ...]:
     return tuple((*ends, dtype) for ends in RECODES for form, dtype in sorted(read) if form in ends)
 
 
-def recoded_sizes(recode: Recode, limit: int) -> tuple[int, ...]:
+def recoded_sizes(recode: RecodeKind, limit: int) -> tuple[int, ...]:
     """Bytes of raw values at which a recode is measured, on at most `limit` bytes."""
     steps = {nbytes: _step(_buffer(recode, nbytes), recode, 0) for nbytes in SIZES}
     fits = [nbytes for nbytes, step in steps.items() if _nbytes(step) <= limit]
     return tuple(fits or SIZES[:1])
 
 
-def recode_calls(scratch: Scratch, recode: Recode, nbytes: int) -> tuple[Call, ...]:
+def recode_calls(scratch: Scratch, recode: RecodeKind, nbytes: int) -> tuple[Call, ...]:
     """Recodes of `nbytes` bytes of raw values each, at successive places.
 
     They touch more bytes than the cache holds, as far as scratch has room.
@@ -47,13 +47,13 @@ def recode_calls(scratch: Scratch, recode: Recode, nbytes: int) -> tuple[Call, .
     return tuple(bind_recode(buffer, step, memory, scratch.kernels) for step in steps)
 
 
-def _buffer(recode: Recode, nbytes: int) -> Buffer:
+def _buffer(recode: RecodeKind, nbytes: int) -> Buffer:
     *_, dtype = recode
     rows = nbytes // (WIDTH * DTYPE_NBYTES[dtype])
     return Buffer("recoded", Kind.MAP, (rows, WIDTH), dtype, rows)
 
 
-def _step(buffer: Buffer, recode: Recode, offset: int) -> Step:
+def _step(buffer: Buffer, recode: RecodeKind, offset: int) -> Step:
     """A recode of all rows of the buffer. Source and target lie end to end."""
     source, target, _ = recode
     rows = (0, buffer.rows)

@@ -14,6 +14,7 @@ from tvdnn.kernels.conv.grad_input_add_mask import ONE_BY_ONE, may_be_last
 
 BF16 = torch.bfloat16
 TOLERANCE = 4e-3
+MASKS = ("bits", "raw")
 MAPS = [((1, 1, 1), 64, 128), ((3, 8, 8), 64, 256), ((5, 5, 7), 192, 128), ((0, 4, 4), 64, 128)]
 
 
@@ -24,38 +25,43 @@ class Case:
     added: Tensor
     y: Tensor
 
-    @property
-    def operands(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.dy, self.packed, self.added, packed_signs_reference(self.y)
+    def operands(self, mask: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The mask is the map itself, "raw", or its sign "bits"."""
+        y = self.y if mask == "raw" else packed_signs_reference(self.y)
+        return self.dy, self.packed, self.added, y
 
 
 def make_case(sides: tuple[int, int, int], k: int, c: int, generator: torch.Generator) -> Case:
     packed = randn((c, 1, 1, k), BF16, generator, k**-0.5)
     dy, added, y = (randn((*sides, each), BF16, generator) for each in (k, c, c))
+    y.relu_()[..., ::9] = torch.nan
     return Case(dy, packed, added, y)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("sides", "k", "c"), MAPS)
 def test_has_the_bits_of_passes_apart(
-    sides: tuple[int, int, int], k: int, c: int, suffix: str, generator: torch.Generator
+    sides: tuple[int, int, int], k: int, c: int, mask: str, suffix: str, generator: torch.Generator
 ) -> None:
     case = make_case(sides, k, c, generator)
     found, term = poisoned_like(case.added), poisoned_like(case.added)
-    getattr(conv_grad_last, f"conv2d_grad_last{suffix}")(*case.operands, found)
+    getattr(conv_grad_last, f"conv2d_grad_last{suffix}")(*case.operands(mask), found)
     getattr(conv, f"conv2d_grad_input{suffix}")(case.dy, case.packed, term, **ONE_BY_ONE)
     total = (case.added.float() + term.float()).to(BF16)
-    assert torch.equal(found, torch.where(case.y > 0, total, 0.0))
+    passing = ~(case.y <= 0)
+    assert torch.equal(found, torch.where(passing, total, 0.0))
     exact = case.dy.double() @ case.packed.flatten(1).double().T + case.added.double()
-    assert rms_error(found, exact * (case.y > 0)) <= TOLERANCE
+    assert rms_error(found, exact * passing) <= TOLERANCE
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
-def test_cuts_do_not_show(suffix: str, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("mask", MASKS)
+def test_cuts_do_not_show(mask: str, suffix: str, generator: torch.Generator) -> None:
     case = make_case((4, 5, 5), 64, 128, generator)
     launch = getattr(conv_grad_last, f"conv2d_grad_last{suffix}")
     whole, parts = poisoned_like(case.added), poisoned_like(case.added)
-    dy, packed, *maps = case.operands
+    dy, packed, *maps = case.operands(mask)
     launch(dy, packed, *maps, whole)
     for run in (slice(0, 1), slice(1, 4)):
         launch(dy[run], packed, *(each[run] for each in maps), parts[run])
@@ -73,14 +79,16 @@ def test_takes_single_taps_of_whole_tiles() -> None:
 
 
 @pytest.mark.gpu
-def test_large_offsets(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("mask", MASKS)
+def test_large_offsets(mask: str, generator: torch.Generator) -> None:
     samples = (1 << 20) + 1
     dy = torch.zeros(samples, 4, 4, 64, dtype=BF16, device=generator.device)
     added, dx = (torch.empty(samples, 4, 4, 128, dtype=BF16, device=dy.device) for _ in range(2))
-    signs = torch.full((samples, 4, 4, 16), 0xFF, dtype=torch.uint8, device=dy.device)
     last = make_case((1, 4, 4), 64, 128, generator)
-    dy[-1:], added[-1:], signs[-1:] = last.dy, last.added, last.operands[3]
+    operands = last.operands(mask)
+    signs = operands[3].new_ones(samples, *operands[3].shape[1:])
+    dy[-1:], added[-1:], signs[-1:] = last.dy, last.added, operands[3]
     alone = poisoned_like(last.added)
     conv_grad_last.conv2d_grad_last(dy, last.packed, added, signs, dx)
-    conv_grad_last.conv2d_grad_last(*last.operands, alone)
+    conv_grad_last.conv2d_grad_last(*operands, alone)
     assert torch.equal(dx[-1:], alone)

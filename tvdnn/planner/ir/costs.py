@@ -9,7 +9,7 @@ from ...graph import Buffer, Form, Pass, in_form
 
 Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launch reads or leaves
 Samples: TypeAlias = tuple[tuple[int, float], ...]  # rows or bytes, and seconds, sorted
-Recode: TypeAlias = tuple[Form, Form, str]  # source, target, the type of the raw values
+RecodeKind: TypeAlias = tuple[Form, Form, str]  # source, target, the type of the raw values
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Profile:
     link: HostLink
     # By pass name, and by the forms besides raw: samples over rows.
     samples: Mapping[str, Mapping[frozenset[tuple[str, Form]], Samples]]
-    recodes: Mapping[Recode, Samples] = field(default_factory=dict)  # over bytes of raw values
+    recodes: Mapping[RecodeKind, Samples] = field(default_factory=dict)  # over bytes of raw values
 
     @property
     def measured(self) -> bool:

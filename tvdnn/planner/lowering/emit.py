@@ -7,6 +7,7 @@ the same bytes. With vDNN's synchronisation it also waits for the copies of the 
 from collections.abc import Sequence
 
 from ...errors import HostMemoryError
+from ...graph import in_form
 from ...units import format_bytes
 from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
@@ -60,15 +61,16 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout) -> Step:
 
     def operand(run: tuple[int, ...]) -> Operand:
         first, last = prog.intervals[run[0]], prog.intervals[run[-1]]
-        buffer = prog.graph.buffers[first.buffer]
+        buffer = in_form(prog.graph.buffers[first.buffer], first.form)
         start, stop = buffer.bounds(first.section)[0], buffer.bounds(last.section)[1]
-        nbytes = (stop - start) * buffer.row_nbytes
-        return Operand(first.buffer, start, stop, Space.ARENA, arena.addresses[run[0]], nbytes)
+        nbytes, address = (stop - start) * buffer.row_nbytes, arena.addresses[run[0]]
+        return Operand(first.buffer, start, stop, Space.ARENA, address, nbytes, first.form)
 
     reads = tuple(operand(run) for run in prog.reads[index])
     writes = tuple(operand(run) for run in prog.writes[index])
     where = (launch.slot, launch.pass_index, launch.start, launch.stop)
-    return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
+    action = Action.LAUNCH if launch.recode is None else Action.RECODE
+    return Step(Lane.COMPUTE, action, *where, reads, writes, recompute=launch.recompute)
 
 
 def _copy_step(prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout) -> Step:
@@ -77,8 +79,9 @@ def _copy_step(prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout) 
     start, stop = prog.graph.buffers[interval.buffer].bounds(interval.section)
     rows = interval.buffer, start, stop
     host_address = slab.addresses[item.number if offload else prog.offload_source(item.number)]
-    device = Operand(*rows, Space.ARENA, arena.addresses[item.number], interval.nbytes)
-    host = Operand(*rows, Space.SLAB, host_address, interval.nbytes)
+    size = interval.nbytes, interval.form
+    device = Operand(*rows, Space.ARENA, arena.addresses[item.number], *size)
+    host = Operand(*rows, Space.SLAB, host_address, *size)
     source, target = (device, host) if offload else (host, device)
     slot = prog.launches[interval.last if offload else interval.first].slot
     return Step(item.lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
@@ -96,7 +99,7 @@ def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, .
         for number in {number for use in uses for number in use}:
             users[number].append(index)
     return tuple(
-        Residency(each.buffer, each.section, address, each.nbytes, tuple(used_by))
+        Residency(each.buffer, each.section, address, each.nbytes, tuple(used_by), each.form)
         for each, address, used_by in zip(prog.intervals, arena.addresses, users, strict=True)
     )
 

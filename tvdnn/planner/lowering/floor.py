@@ -13,9 +13,10 @@ from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
 from .arena_layout import MANY_TRIALS, ArenaLayout, place_arena
+from .build_program import build_program
 from .emit import emit_schedule
 from .list_scheduler import required_nbytes
-from .program import Program, build_program
+from .program import Program
 from .timetable import Timetable
 
 # Random orders without gain after which the search for the smallest arena ends.
@@ -67,6 +68,4 @@ def _fullest(prog: Program) -> tuple[int, str]:
     required = required_nbytes(prog)
     if not required.size:
         return 0, "no step"
-    launch = prog.launches[int(required.argmax())]
-    name = f"{prog.graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"
-    return int(required.max()), name
+    return int(required.max()), prog.launch_name(int(required.argmax()))

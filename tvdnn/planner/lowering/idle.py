@@ -2,12 +2,12 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 
-from ...graph import Direction, Kind
-from ..ir.plan import Transfer
+from ...graph import RAW, Direction, Form, Kind
+from ..ir.plan import HOST, Bridge
 from .program import LiveInterval, Program, end_of_last
 
 # Kinds that are offloaded between forward and backward.
@@ -29,6 +29,12 @@ class IdleInterval:
     needed_by: int  # slot of launch `next`
     earliest_prefetch: int  # slot before which no prefetch is issued
     final_after: int  # launch that wrote its bytes last before `next`; -1: none
+    form: Form = RAW
+
+    @property
+    def key(self) -> tuple[str, int, Form]:
+        """The section in its form."""
+        return self.buffer, self.section, self.form
 
 
 def forward_backward_idle(prog: Program) -> list[IdleInterval]:
@@ -89,13 +95,17 @@ def _idle_between(
     at = bisect_right(writes, last)
     slots = prog.launches[last].slot, prog.launches[following].slot, earliest
     section = live.buffer, live.section, live.nbytes
-    return IdleInterval(*section, last, following, *slots, writes[at - 1] if at else -1)
+    final_after = writes[at - 1] if at else -1
+    return IdleInterval(*section, last, following, *slots, final_after, live.form)
 
 
 def _uses(
     prog: Program, kinds: Collection[Kind]
 ) -> Iterator[tuple[LiveInterval, list[int], list[int]]]:
-    """Each live interval that may leave, the launches that use it, and those that write it."""
+    """Each live interval that may leave, the launches that use it, and those that write it.
+
+    A code may leave between the launch that makes it and its only use.
+    """
     uses: list[list[int]] = [[] for _ in prog.intervals]
     writes: list[list[int]] = [[] for _ in prog.intervals]
     for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
@@ -105,7 +115,8 @@ def _uses(
             writes[number].append(index)
     for found in zip(prog.intervals, uses, writes, strict=True):
         live = found[0]
-        if prog.graph.buffers[live.buffer].kind in kinds and not live.pinned_to_phase_end:
+        may_leave = prog.graph.buffers[live.buffer].kind in kinds and not live.pinned_to_phase_end
+        if may_leave and (live.form == RAW or len(found[1]) == 2):
             yield found
 
 
@@ -114,24 +125,40 @@ def dirty(offloaded: Iterable[IdleInterval]) -> Iterator[IdleInterval]:
 
     The host still has the other sections from an earlier offload, and nothing wrote them since.
     """
-    before: dict[tuple[str, int], IdleInterval] = {}
+    before: dict[tuple[str, int, Form], IdleInterval] = {}
     for idle in sorted(offloaded, key=attrgetter("last")):
-        section = idle.buffer, idle.section
-        if section not in before or before[section].last < idle.final_after:
+        if idle.key not in before or before[idle.key].last < idle.final_after:
             yield idle
-        before[section] = idle
+        before[idle.key] = idle
 
 
-def transfers_of(offloaded: Iterable[IdleInterval]) -> Iterator[Transfer]:
-    """One transfer for neighbouring sections that leave and return in the same slots."""
-    ordered = sorted(offloaded, key=lambda idle: (idle.buffer, idle.section))
+def bridges_of(offloaded: Iterable[IdleInterval], codes: Iterable[Bridge] = ()) -> Iterator[Bridge]:
+    """One bridge for neighbouring sections that are bridged alike.
 
-    def run(item: tuple[int, IdleInterval]) -> tuple[str, int, int, int]:
-        place, idle = item
-        return idle.buffer, idle.section - place, idle.offload_after, idle.needed_by
+    `codes` are bridges of other forms that rest on the device. Those of offloaded codes leave it.
+    """
+    away = {(*idle.key, idle.needed_by): idle for idle in offloaded}
+    single: list[Bridge] = []
+    for code in codes:
+        for section in range(code.first, code.first + code.count):
+            idle = away.pop((code.buffer, section, code.form, code.needed_by), None)
+            tier = None if idle is None else HOST
+            earliest = code.needed_by if idle is None else idle.earliest_prefetch
+            single.append(_bridge(replace(code, first=section, count=1, tier=tier), earliest))
+    for idle in away.values():
+        slots = idle.offload_after, idle.needed_by, idle.earliest_prefetch
+        bridge = Bridge(idle.buffer, idle.section, 1, *slots, form=idle.form)
+        single.append(_bridge(bridge, idle.earliest_prefetch))
+    single.sort(key=attrgetter("buffer", "first"))
 
-    for _, items in groupby(enumerate(ordered), key=run):
-        first, *rest = (idle for _, idle in items)
-        sections = first.buffer, first.section, 1 + len(rest)
-        slots = first.offload_after, first.needed_by
-        yield Transfer(*sections, *slots, min(first.earliest_prefetch, first.needed_by))
+    def run(item: tuple[int, Bridge]) -> tuple[object, ...]:
+        place, each = item
+        return each.buffer, each.first - place, each.after, each.needed_by, each.form, each.tier
+
+    for _, items in groupby(enumerate(single), key=run):
+        first, *rest = (each for _, each in items)
+        yield replace(first, count=1 + len(rest))
+
+
+def _bridge(bridge: Bridge, earliest_prefetch: int) -> Bridge:
+    return replace(bridge, earliest_prefetch=min(earliest_prefetch, bridge.needed_by))

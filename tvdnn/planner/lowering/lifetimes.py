@@ -47,7 +47,7 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
     split, end = timetable.phase_split, len(timetable.items)
     phases = ((0, split - 1), (split, end))
     begins, ends = [], []
-    before: dict[tuple[str, int], int] = {}
+    before: dict[tuple[str, int, str], int] = {}
     for number, live in enumerate(prog.intervals):
         fetched = live.is_prefetched
         first = (Lane.PREFETCH, number) if fetched else (Lane.COMPUTE, live.first)
@@ -56,7 +56,7 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
         begins.append(phases[live.first >= prog.phase_split][0] if is_input else at[first])
         phase_end = phases[live.last >= prog.phase_split][1]
         ends.append(phase_end if live.pinned_to_phase_end else min(end, at[last] + reuse_delay))
-        section = live.buffer, live.section
+        section = live.buffer, live.section, live.form
         if section in before:
             ends[before[section]] = min(ends[before[section]], begins[number] - 1)
         before[section] = number

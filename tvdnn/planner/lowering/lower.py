@@ -11,10 +11,11 @@ from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
 from .arena_layout import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
+from .build_program import build_program
 from .emit import emit_schedule
 from .lifetimes import REUSE_DELAY
 from .list_scheduler import required_nbytes
-from .program import Program, build_program
+from .program import Program
 from .timetable import Timetable
 
 # Attempts with fewer live bytes each, before limits near the required bytes are tried.

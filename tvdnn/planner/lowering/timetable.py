@@ -9,9 +9,10 @@ from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Lane
+from .build_program import build_program
 from .launch_limits import MemoryLimit
 from .list_scheduler import CapacityError, Item, ListScheduler, required_nbytes
-from .program import Program, build_program
+from .program import Program
 
 # Share of the launches' seconds up to which a step counts as never waiting.
 MAX_WAIT_SHARE = 0.005

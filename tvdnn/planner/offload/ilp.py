@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
+from ...graph import Form
 from ..ir.costs import Costs, HostLink
 from ..lowering.idle import IdleInterval
 from ..lowering.launch_limits import MemoryLimit
@@ -53,14 +54,14 @@ def section_classes(intervals: Iterable[IdleInterval]) -> tuple[SectionClass, ..
 
     All their idle intervals are the same. Two classes share all of their sections or none.
     """
-    sections: dict[tuple[str, int], list[IdleInterval]] = {}
+    sections: dict[tuple[str, int, Form], list[IdleInterval]] = {}
     for idle in intervals:
-        sections.setdefault((idle.buffer, idle.section), []).append(idle)
-    found: dict[tuple[str, int, int, Times], list[IdleInterval]] = {}
-    for (buffer, _), members in sections.items():
+        sections.setdefault(idle.key, []).append(idle)
+    found: dict[tuple[str, Form, int, int, Times], list[IdleInterval]] = {}
+    for (buffer, _, form), members in sections.items():
         times = tuple((idle.last, idle.next) for idle in members)
         for number, idle in enumerate(members):
-            found.setdefault((buffer, number, idle.nbytes, times), []).append(idle)
+            found.setdefault((buffer, form, number, idle.nbytes, times), []).append(idle)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
 
 
@@ -70,9 +71,9 @@ def copied_before(members: Sequence[SectionClass]) -> Mapping[int, Sequence[int]
     Nothing writes the sections between the two.
     """
     found: dict[int, Sequence[int]] = {}
-    alike: dict[tuple[str, int], list[int]] = {}
+    alike: dict[tuple[str, int, Form], list[int]] = {}
     for number, (idle, *_) in enumerate(members):
-        others = alike.setdefault((idle.buffer, idle.section), [])
+        others = alike.setdefault(idle.key, [])
         before = [other for other in others if idle.final_after <= members[other][0].last]
         if before:
             found[number] = before

@@ -6,6 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from ...graph import Form
 from ..lowering.idle import IdleInterval
 from ..lowering.launch_limits import FragmentationError, MemoryLimit
 from .ilp import SectionClass, section_classes
@@ -87,12 +88,12 @@ def _more(offloaded: Offloaded, members: Sequence[SectionClass]) -> Iterator[Off
 
 
 def _offloaded_of(offloaded: Offloaded, section_class: SectionClass) -> list[IdleInterval]:
-    launches = attrgetter("buffer", "last", "next")
+    launches = attrgetter("buffer", "form", "last", "next")
     return [idle for idle in offloaded if launches(idle) == launches(section_class[0])]
 
 
-def _place(idle: IdleInterval) -> tuple[str, int, int]:
-    return idle.buffer, idle.section, idle.last
+def _place(idle: IdleInterval) -> tuple[str, int, Form, int]:
+    return *idle.key, idle.last
 
 
 def _other_prefetch_times(offloaded: Offloaded) -> Iterator[Offloaded]:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from ...errors import HostMemoryError
+from ...graph import Form
 from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.schedule import Schedule
@@ -26,7 +27,7 @@ from .soft_placement import SoftPlacement
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
 SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
-Key: TypeAlias = tuple[frozenset[tuple[str, int, int]], tuple[Item, ...]]
+Key: TypeAlias = tuple[frozenset[tuple[str, int, Form, int]], tuple[Item, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +121,17 @@ class SwapProblem:
 
         The uppermost section, and one beside others in a run, need not fill its last alignment.
         """
-        if (item.buffer, item.section) in self._in_runs:
+        if (item.buffer, item.section, item.form) in self._in_runs:
             return item.nbytes - (ALIGNMENT - 1)
         return aligned(item.nbytes)
 
     @cached_property
-    def _in_runs(self) -> frozenset[tuple[str, int]]:
+    def _in_runs(self) -> frozenset[tuple[str, int, Form]]:
         """Sections that a launch wants side by side with others."""
         program = self.skeleton.program
         runs = (group for group in program.groups if len(group) > 1)
         lives = (program.intervals[number] for group in runs for number, _ in group)
-        return frozenset((live.buffer, live.section) for live in lives)
+        return frozenset((live.buffer, live.section, live.form) for live in lives)
 
     def trial(
         self, offloaded: Sequence[IdleInterval] | None, limits: MemoryLimit, *, grain: int = 1
@@ -156,7 +157,7 @@ class SwapProblem:
         Trials of the same order share one schedule. Raises FragmentationError where bytes find no
         place.
         """
-        away = frozenset((idle.buffer, idle.section, idle.last) for idle in trial.offloaded)
+        away = frozenset((*idle.key, idle.last) for idle in trial.offloaded)
         key = away, trial.steps.items
         if key not in self._made:
             try:

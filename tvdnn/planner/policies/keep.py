@@ -3,13 +3,15 @@
 from ...graph import Direction, Graph
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
+from ..lowering.codes import codes_left
 from ..lowering.segments import Variant, segments
 from ..problem import GraphProblem, Policy
 
 
 def keep(graph: Graph) -> Plan:
-    """The plan that moves nothing."""
-    return Plan("keep", segments(graph, {}, Variant.KEEP))
+    """The plan that moves nothing, and leaves all codes that passes can."""
+    parts = segments(graph, {}, Variant.KEEP)
+    return Plan("keep", parts, tuple(codes_left(graph, parts)))
 
 
 def keep_schedule(problem: GraphProblem) -> Schedule | None:

@@ -120,7 +120,7 @@ class RecomputeSearch:
         change: Counter[int] = Counter()
         for transfer in plan.transfers:
             nbytes = transfer_nbytes(self.problem.graph, transfer)
-            change.update({transfer.offload_after: nbytes, transfer.needed_by: -nbytes})
+            change.update({transfer.after: nbytes, transfer.needed_by: -nbytes})
         offloaded = accumulate(change[slot] for slot in sorted(change))
         return max(offloaded, default=0) > host
 
@@ -260,6 +260,7 @@ def _single_changes(search: RecomputeSearch) -> Iterator[RecomputeChoice]:
                 yield replace(choice, blocks=with_item(choice.blocks, number, other))
     for rest in Variant:
         yield replace(search.choice, rest=rest)
+    yield replace(search.choice, coded=not search.choice.coded)
     for number in range(len(search.candidates.stages)):
         yield replace(search.choice, stages=search.choice.stages ^ {number})
     if search.choice.full_batch:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...graph import Direction, Graph
-from ..ir.plan import Plan, Transfer
+from ..ir.plan import Bridge, Plan
 from ..ir.schedule import Schedule
 from ..lowering.floor import floor_lower_bound
 from ..lowering.segments import Variant, pass_groups, segments
@@ -56,19 +56,19 @@ def vdnn(
     slots = _Slots(graph, plan)
     inputs = _offloaded_inputs(graph, traits, slots)
     earliest = _windows(graph, inputs, slots)
-    transfers = tuple(
-        Transfer(
+    bridges = tuple(
+        Bridge(
             buffer,
             0,
             graph.buffers[buffer].num_sections,
-            offload_after=slots.forward[buffer][-1],
+            after=slots.forward[buffer][-1],
             needed_by=slots.backward[buffer][0],
             earliest_prefetch=earliest.get(op, slots.backward[buffer][0]),
         )
         for op, buffer in inputs.items()
     )
     reasons = {buffer: f"input of {op}" for op, buffer in inputs.items()}
-    return replace(plan, transfers=transfers, reasons=reasons)
+    return replace(plan, bridges=bridges, reasons=reasons)
 
 
 def _offloaded_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:

@@ -10,6 +10,7 @@ for longest.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import lcm
 from operator import attrgetter
 from typing import Any
@@ -21,10 +22,12 @@ from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
-from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
+from ..lowering.build_program import build_program
+from ..lowering.codes import codes_left
+from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
-from ..lowering.program import Program, build_program
+from ..lowering.program import Program
 from ..lowering.segments import Variant, segments
 from .barriers import Phase
 from .candidates import Candidates, FullBatchRecompute, with_recomputed
@@ -50,6 +53,7 @@ class RecomputeChoice:
     memory_centric: bool = False  # what they read is recomputed for every reader (SuperNeurons)
     stages: frozenset[int] = frozenset()  # numbers of the barrier stages
     through: bool = True  # forward of a region without recomputed maps goes section-major too
+    coded: bool = True  # passes leave all codes that they can
 
 
 class _FreeIntervals:
@@ -140,8 +144,9 @@ class Skeleton:
 
     def offloading(self, offloaded: Sequence[IdleInterval], policy: str = "auto") -> Plan:
         """The plan of `policy` that offloads sections in these idle intervals."""
-        transfers, reasons = tuple(transfers_of(offloaded)), self._reasons(offloaded)
-        return replace(self.program.plan, policy=policy, transfers=transfers, reasons=reasons)
+        plan = self.program.plan
+        bridges, reasons = tuple(bridges_of(offloaded, plan.bridges)), self._reasons(offloaded)
+        return replace(plan, policy=policy, bridges=bridges, reasons=reasons)
 
     def _outermost_idle(self, limits: MemoryLimit) -> list[IdleInterval] | None:
         """Sections to offload so that every launch finds its bytes; None if none suffice."""
@@ -190,19 +195,22 @@ class Skeleton:
 
 def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Skeleton:
     """The order of execution of a choice."""
-    parts = with_recomputed(
-        graph,
-        _segments(graph, candidates, choice),
-        _full_batch(candidates, choice),
-        choice.rest,
-        memory_centric=choice.memory_centric,
+    parts = tuple(
+        with_recomputed(
+            graph,
+            _segments(graph, candidates, choice),
+            _full_batch(candidates, choice),
+            choice.rest,
+            memory_centric=choice.memory_centric,
+        )
     )
-    return Skeleton(candidates, choice, build_program(graph, Plan("auto", tuple(parts))))
+    codes = tuple(codes_left(graph, parts)) if choice.coded else ()
+    return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
 
 
 def least_moving_plan(graph: Graph) -> Plan:
     """The plan of the smallest blocks, layer by layer, that offloads all idle sections."""
-    choice = RecomputeChoice(Variant.MEMORY, (), ())
+    choice = RecomputeChoice(Variant.MEMORY, (), (), coded=False)
     skeleton = skeleton_of(graph, Candidates((), ()), choice)
     return skeleton.offloading(skeleton.all_idle)
 
@@ -215,8 +223,9 @@ def leanest_plans(graph: Graph, candidates: Candidates) -> Iterator[Plan]:
     names = ((name for each in region.recomputes for name in each.buffers) for region in regions)
     full_batch = frozenset(range(len(candidates.full_batch)))
     all_ = replace(none, recomputed=tuple(map(frozenset, names)), full_batch=full_batch)
-    for choice in (all_, none):
-        skeleton = skeleton_of(graph, candidates, choice)
+    codes = (True, False) if list(codes_left(graph, segments(graph, {}, Variant.KEEP))) else (True,)
+    for choice, coded in product((all_, none), codes):
+        skeleton = skeleton_of(graph, candidates, replace(choice, coded=coded))
         yield skeleton.offloading(skeleton.all_idle)
 
 

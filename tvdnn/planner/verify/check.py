@@ -6,7 +6,7 @@ them: by their lane, by their waits, and by the end of the first phase before th
 
 from ...errors import ScheduleError
 from ...gc_pause import without_collection
-from ...graph import DTYPE_NBYTES, Buffer, Graph, Pass
+from ...graph import CODECS, DTYPE_NBYTES, RAW, Buffer, Form, Graph, Need, Pass, Use, in_form
 from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .check_bytes import Clock, check_contents, schedule_error
@@ -67,19 +67,19 @@ def _check_forms(schedule: Schedule) -> None:
     """Check each step by itself: its lane, its range, its operands."""
     graph = schedule.graph
     sizes = (schedule.arena_nbytes, schedule.slab_nbytes)
-    rows = {name: buffer.row_nbytes for name, buffer in graph.buffers.items()}
     for index, step in enumerate(schedule.steps):
         for operand in (*step.reads, *step.writes):
-            if operand.buffer not in rows:
+            if operand.buffer not in graph.buffers:
                 raise ScheduleError(f"step {index} names {operand.buffer!r}, which is no buffer")
-        problem = _copy_problem(graph, step) if step.action is Action.COPY else None
-        if step.action is Action.LAUNCH:
-            problem = _launch_problem(graph, step)
+            if not _has_form(graph.buffers[operand.buffer], operand.form):
+                named = f"{operand.buffer} in form {operand.form!r}"
+                raise ScheduleError(f"step {index} names {named}, which does not fit it")
+        problem = PROBLEMS[step.action](graph, step)
         if problem is not None:
             raise ScheduleError(f"step {index} {problem}")
         for operand in (*step.reads, *step.writes):
-            buffer = graph.buffers[operand.buffer]
-            problem = _operand_problem(operand, buffer, rows[operand.buffer], sizes[operand.space])
+            buffer = in_form(graph.buffers[operand.buffer], operand.form)
+            problem = _operand_problem(operand, buffer, sizes[operand.space])
             if problem is not None:
                 raise schedule_error(schedule, index, problem)
 
@@ -95,18 +95,39 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
         return f"{where}, which is not within its domain of {pass_.domain}"
     if step.start % pass_.unit or (step.stop % pass_.unit and step.stop != pass_.domain):
         return f"{where}, which cuts its unit of {pass_.unit}"
-    uses = (*pass_.reads, *pass_.writes)
+    uses, left = (*pass_.reads, *pass_.writes), _left_codes(pass_, step)
     operands = (*step.reads, *step.writes)
-    if (len(step.reads), len(step.writes)) != (len(pass_.reads), len(pass_.writes)):
-        return f"{where} with {len(operands)} operands for {len(uses)} uses"
-    for use, operand in zip(uses, operands, strict=True):
+    if len(step.reads) != len(pass_.reads) or len(operands) != len(uses) + len(left):
+        return f"{where} with {len(operands)} operands for {len(uses) + len(left)} uses"
+    forms = [(RAW, *use.forms) for use in pass_.reads] + [(RAW,)] * len(pass_.writes)
+    wanted = [*zip(uses, forms, strict=True), *((use, (form,)) for use, form in left)]
+    for (use, forms_of_use), operand in zip(wanted, operands, strict=True):
         expected = use.rows(step.start, step.stop, graph.buffers[use.buffer])
         if (operand.buffer, operand.start, operand.stop) != (use.buffer, *expected):
             found = f"{operand.buffer} [{operand.start}, {operand.stop})"
             return f"{where} on {found}, not on {use.buffer} [{expected[0]}, {expected[1]})"
         if operand.space is not Space.ARENA:
             return f"{where} on {operand.buffer} in the slab"
+        if operand.form not in forms_of_use:
+            return f"{where} on {operand.buffer} in form {operand.form!r}"
+        if not _gives(operand.form, use.need) and use in pass_.reads:
+            return f"{where} on {operand.buffer} in form {operand.form!r}, which lacks its values"
     return _split_row(pass_, step, where)
+
+
+def _left_codes(pass_: Pass, step: Step) -> list[tuple[Use, Form]]:
+    """The codes that a launch leaves besides its writes, in the order of these."""
+    forms = [(each.buffer, each.form) for each in step.writes[len(pass_.writes) :]]
+    return [(use, form) for use in pass_.writes for form in use.also if (use.buffer, form) in forms]
+
+
+def _has_form(buffer: Buffer, form: Form) -> bool:
+    return form == RAW or (form in CODECS and CODECS[form].fits(buffer))
+
+
+def _gives(form: Form, need: Need) -> bool:
+    """True if a form tells what a use needs."""
+    return form == RAW or CODECS[form].gives in (need, Need.VALUES)
 
 
 def _split_row(pass_: Pass, step: Step, where: str) -> str | None:
@@ -122,11 +143,35 @@ def _copy_problem(graph: Graph, step: Step) -> str | None:
     if len(step.reads) != 1 or len(step.writes) != 1:
         return f"copies {len(step.reads)} operands to {len(step.writes)}"
     (source,), (target,) = step.reads, step.writes
-    buffer = graph.buffers[source.buffer]
     name = f"copies {source.buffer} [{source.start}, {source.stop})"
     if ROUTES.get(step.lane) != (source.space, target.space):
         route = f"from {source.space.name.lower()} to {target.space.name.lower()}"
         return f"{name} {route} on the {step.lane.name.lower()} lane"
+    if source.form != target.form:
+        return f"{name} from {source.form} to {target.form}"
+    return _section_problem(graph, step, name)
+
+
+def _recode_problem(graph: Graph, step: Step) -> str | None:
+    if len(step.reads) != 1 or len(step.writes) != 1:
+        return f"recodes {len(step.reads)} operands to {len(step.writes)}"
+    (source,), (target,) = step.reads, step.writes
+    name = f"recodes {source.buffer} [{source.start}, {source.stop})"
+    if step.lane is not Lane.COMPUTE:
+        return f"{name} on the {step.lane.name.lower()} lane"
+    if (source.space, target.space) != (Space.ARENA, Space.ARENA):
+        return f"{name} outside the arena"
+    if (source.form == RAW) == (target.form == RAW):
+        return f"{name} from {source.form} to {target.form}"
+    if not _gives(source.form, Need.VALUES):
+        return f"{name} from {source.form}, which lacks its values"
+    return _section_problem(graph, step, name)
+
+
+def _section_problem(graph: Graph, step: Step, name: str) -> str | None:
+    """Why a step does not move whole sections to the same sections; None if it does."""
+    (source,), (target,) = step.reads, step.writes
+    buffer = graph.buffers[source.buffer]
     if (source.buffer, source.start, source.stop) != (target.buffer, target.start, target.stop):
         return f"{name} to {target.buffer} [{target.start}, {target.stop})"
     if (source.start, source.stop) != (step.start, step.stop):
@@ -138,11 +183,18 @@ def _copy_problem(graph: Graph, step: Step) -> str | None:
     return None
 
 
-def _operand_problem(operand: Operand, buffer: Buffer, row_nbytes: int, size: int) -> str | None:
+PROBLEMS = {
+    Action.LAUNCH: _launch_problem,
+    Action.COPY: _copy_problem,
+    Action.RECODE: _recode_problem,
+}
+
+
+def _operand_problem(operand: Operand, buffer: Buffer, size: int) -> str | None:
     rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
     if not 0 <= operand.start < operand.stop <= buffer.rows:
         return f"uses {rows} of {buffer.rows} rows"
-    expected = (operand.stop - operand.start) * row_nbytes
+    expected = (operand.stop - operand.start) * buffer.row_nbytes
     if operand.nbytes != expected:
         return f"uses {operand.nbytes} bytes for {rows}, which has {expected}"
     if operand.offset < 0 or operand.offset + operand.nbytes > size:

@@ -1,12 +1,12 @@
 """Byte-state proof: a replay of a schedule that tracks what every byte of arena and slab holds."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import Buffer
+from ...graph import RAW, Buffer, Form, Pass, Use, in_form
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from .expected_sources import (
     CALLER,
@@ -26,6 +26,7 @@ class ByteRange:
     """Neighbouring bytes with one history."""
 
     buffer: str
+    form: Form
     origin: int  # the address at which row 0 of the buffer would lie
     ranges: ChannelRanges  # what the bytes hold; (): nothing
     lane: Lane  # of the writer
@@ -41,7 +42,7 @@ class SpaceContents:
 
     def __init__(self, nbytes: int) -> None:
         self._starts = [0, nbytes]
-        self.byte_ranges = [ByteRange("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
+        self.byte_ranges = [ByteRange("", RAW, 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
 
     def split_at(self, start: int, stop: int) -> slice:
         """The indices of the byte ranges of [start, stop), after a split at both ends."""
@@ -64,7 +65,7 @@ class SpaceContents:
         """Begin a byte range at `address`, which lies in the one before `index`."""
         old = self.byte_ranges[index - 1]
         new = ByteRange(
-            old.buffer, old.origin, old.ranges, old.lane, old.writer, old.readers.copy()
+            old.buffer, old.form, old.origin, old.ranges, old.lane, old.writer, old.readers.copy()
         )
         self._starts.insert(index, address)
         self.byte_ranges.insert(index, new)
@@ -116,10 +117,10 @@ class _Replay:
         """Replay steps [first, end)."""
         for index in range(first, end):
             step = self._schedule.steps[index]
-            if step.action is Action.COPY:
-                self._copy(index, step)
-            else:
+            if step.action is Action.LAUNCH:
                 self._launch(index, step)
+            else:
+                self._move(index, step)
             for residency in self._closing.get(index, ()):
                 self._clear(residency)
 
@@ -131,7 +132,7 @@ class _Replay:
                 buffer = self._graph.buffers[each.buffer]
                 origin = each.offset - buffer.bounds(each.section)[0] * buffer.row_nbytes
                 filled = (ChannelRange(*span(None, buffer), CALLER, 0),)
-                byte_range = ByteRange(each.buffer, origin, filled, Lane.COMPUTE, first - 1)
+                byte_range = ByteRange(each.buffer, RAW, origin, filled, Lane.COMPUTE, first - 1)
                 memory = self._memory[Space.ARENA]
                 indices = memory.split_at(each.offset, each.offset + each.nbytes)
                 memory.replace(indices, byte_range)
@@ -152,7 +153,8 @@ class _Replay:
         operand = Operand(*rows, Space.ARENA, residency.offset, residency.nbytes)
         origin = residency.offset - start * buffer.row_nbytes
         for each in self._byte_ranges(operand):
-            if each.buffer != buffer.name or each.origin != origin or each.ranges != needed:
+            holds = each.buffer == buffer.name and each.form == RAW and each.ranges == needed
+            if not holds or each.origin != origin:
                 raise ScheduleError(
                     f"output {_described(operand)} is handed out, "
                     f"{self._finding(each, operand, needed)}"
@@ -171,7 +173,7 @@ class _Replay:
             elif not self._begins_reduction(step, operand):
                 text = f"reads {operand.buffer}, which no pass made"
                 raise schedule_error(self._schedule, index, text)
-        for operand, use in zip(step.writes, pass_.writes, strict=True):
+        for operand, use in _written(step, pass_):
             written = ChannelRange(
                 *span(use.channels, self._graph.buffers[use.buffer]),
                 producer=step.pass_index,
@@ -179,7 +181,8 @@ class _Replay:
             )
             if operand.buffer in unfinished:
                 self._read(index, step.lane, operand, (written._replace(done=step.start),))
-            self._write(index, step.lane, operand, (written,), partly=use.channels is not None)
+            partly = use.channels is not None
+            self._write(index, step.lane, operand, (written,), partly=partly)
 
     def _begins_reduction(self, step: Step, operand: Operand) -> bool:
         """True if the operand is the sum of a reduction that begins with this step."""
@@ -188,7 +191,8 @@ class _Replay:
             use.whole and use.buffer == operand.buffer for use in pass_.writes
         )
 
-    def _copy(self, index: int, step: Step) -> None:
+    def _move(self, index: int, step: Step) -> None:
+        """Copy or recode: the target holds what the source does."""
         (source,), (target,) = step.reads, step.writes
         read = self._read(index, step.lane, source, None)
         ranges = read[0].ranges
@@ -204,7 +208,7 @@ class _Replay:
         clock, origin = self._clocks[index], self._origin(operand)
         found = self._byte_ranges(operand)
         for each in found:
-            if each.buffer != operand.buffer or each.origin != origin or not each.ranges:
+            if not _is_of(each, operand, origin) or not each.ranges:
                 holds = False
             else:
                 holds = needed is None or each.ranges == needed
@@ -227,7 +231,7 @@ class _Replay:
         found = memory.byte_ranges[indices]
         for each in found:
             self._check_ended(index, operand, each)
-            same = each.buffer == operand.buffer and each.origin == origin
+            same = _is_of(each, operand, origin)
             if each.readers[lane] == index and not same:
                 text = f"writes {_described(operand)} over {each.buffer}, which it reads"
                 raise schedule_error(self._schedule, index, text)
@@ -235,12 +239,14 @@ class _Replay:
                 text = f"writes {_described(operand)} over {each.buffer}, which it writes too"
                 raise schedule_error(self._schedule, index, text)
         if not partly:
-            memory.replace(indices, ByteRange(operand.buffer, origin, ranges, lane, index))
+            new = ByteRange(operand.buffer, operand.form, origin, ranges, lane, index)
+            memory.replace(indices, new)
             return
         for each in found:
-            same = each.buffer == operand.buffer and each.origin == origin
+            same = _is_of(each, operand, origin)
             each.ranges = overlay(each.ranges, *ranges) if same else ranges
-            each.buffer, each.origin, each.lane, each.writer = operand.buffer, origin, lane, index
+            each.buffer, each.form, each.origin = operand.buffer, operand.form, origin
+            each.lane, each.writer = lane, index
             each.readers = [CALLER, CALLER, CALLER]
 
     def _check_ended(self, index: int, operand: Operand, byte_range: ByteRange) -> None:
@@ -263,7 +269,8 @@ class _Replay:
         return memory.byte_ranges[memory.split_at(operand.offset, operand.end)]
 
     def _origin(self, operand: Operand) -> int:
-        return operand.offset - operand.start * self._graph.buffers[operand.buffer].row_nbytes
+        buffer = in_form(self._graph.buffers[operand.buffer], operand.form)
+        return operand.offset - operand.start * buffer.row_nbytes
 
     def _race(self, index: int, does: str, operand: Operand, other: int, did: str) -> ScheduleError:
         before = f"step {other}, {self._schedule.step_name(other)}"
@@ -276,6 +283,8 @@ class _Replay:
             return "but nothing is there"
         if byte_range.buffer != operand.buffer:
             return f"but {byte_range.buffer} is there"
+        if byte_range.form != operand.form:
+            return f"but its form is {byte_range.form} there"
         if byte_range.origin != self._origin(operand):
             return "but other rows of it are there"
         found = restricted(byte_range.ranges, needed)
@@ -292,10 +301,24 @@ class _Replay:
         return f"as {pass_.name}{after} leaves it"
 
 
+def _written(step: Step, pass_: Pass) -> Iterator[tuple[Operand, Use]]:
+    """The operands that a launch writes, codes as well, each with its use."""
+    yield from zip(step.writes, pass_.writes, strict=False)
+    for code in step.writes[len(pass_.writes) :]:
+        yield code, next(use for use in pass_.writes if use.buffer == code.buffer)
+
+
+def _is_of(byte_range: ByteRange, operand: Operand, origin: int) -> bool:
+    """True if the bytes belong to the rows and the form of an operand."""
+    found = byte_range.buffer, byte_range.form, byte_range.origin
+    return found == (operand.buffer, operand.form, origin)
+
+
 def _last_by_section(
     residencies: Iterable[Residency], names: Collection[str]
 ) -> dict[tuple[str, int], Residency]:
-    return {(each.buffer, each.section): each for each in residencies if each.buffer in names}
+    raw = (each for each in residencies if each.buffer in names and each.form == RAW)
+    return {(each.buffer, each.section): each for each in raw}
 
 
 def _described(operand: Operand) -> str:

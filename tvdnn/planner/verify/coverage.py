@@ -19,7 +19,7 @@ def check_coverage(schedule: Schedule, expected: ReadSources) -> None:
     graph = schedule.graph
     progress = _Progress(graph, expected)
     for index, step in enumerate(schedule.steps):
-        if step.action is Action.COPY:
+        if step.action is not Action.LAUNCH:
             continue
         late, second = step.pass_index >= graph.phase_split, index >= schedule.phase_split
         if late != second and not (second and step.recompute):

@@ -1,17 +1,19 @@
 """Residency proof: the residencies record every access to the arena, and no other."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import ScheduleError
-from ...graph import Buffer
+from ...graph import RAW, Form, in_form
 from ..ir.schedule import Operand, Residency, Schedule, Space
 from .check_bytes import schedule_error
 
-Array = npt.NDArray[np.int64]
+Array: TypeAlias = npt.NDArray[np.int64]
+Firsts: TypeAlias = Mapping[tuple[str, Form], int]  # by buffer and form, its first number
 
 
 def check_residencies(schedule: Schedule) -> None:
@@ -20,7 +22,7 @@ def check_residencies(schedule: Schedule) -> None:
         problem = _problem(schedule, each)
         if problem is not None:
             raise ScheduleError(f"the residency of {each.buffer} section {each.section} {problem}")
-    firsts = _first_sections(schedule.graph.buffers.values())
+    firsts = _first_sections(schedule)
     used, recorded = _used(schedule, firsts), _recorded(schedule, firsts)
     distinct = used[_differs_from_previous(used)]
     if distinct.shape != recorded.shape or (distinct != recorded).any():
@@ -31,8 +33,9 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
     buffer, steps = schedule.graph.buffers.get(residency.buffer), residency.steps
     if buffer is None or not 0 <= residency.section < buffer.num_sections:
         return "is of no section"
-    if residency.nbytes != buffer.section_nbytes(residency.section):
-        return f"has {residency.nbytes} bytes for {buffer.section_nbytes(residency.section)}"
+    expected = in_form(buffer, residency.form).section_nbytes(residency.section)
+    if residency.nbytes != expected:
+        return f"has {residency.nbytes} bytes for {expected}"
     if residency.offset < 0 or residency.offset + residency.nbytes > schedule.arena_nbytes:
         return f"lies outside the arena of {schedule.arena_nbytes} bytes"
     if not steps or steps[0] < 0 or steps[-1] >= len(schedule.steps):
@@ -42,16 +45,22 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
     return None
 
 
-def _first_sections(buffers: Iterable[Buffer]) -> dict[str, int]:
-    """The number of each buffer's first section, with the sections of all buffers numbered."""
-    numbers, count = {}, 0
-    for buffer in buffers:
-        numbers[buffer.name] = count
-        count += buffer.num_sections
+def _first_sections(schedule: Schedule) -> Firsts:
+    """The numbers of first sections, with the sections of all buffers in all forms numbered."""
+    raw = ((name, RAW) for name in schedule.graph.buffers)
+    operands = (each for step in schedule.steps for each in (*step.reads, *step.writes))
+    coded = (
+        (each.buffer, each.form) for each in (*operands, *schedule.residencies) if each.form != RAW
+    )
+    numbers: dict[tuple[str, Form], int] = {}
+    count = 0
+    for name, form in dict.fromkeys((*raw, *coded)):
+        numbers[name, form] = count
+        count += schedule.graph.buffers[name].num_sections
     return numbers
 
 
-def _used(schedule: Schedule, firsts: Mapping[str, int]) -> Array:
+def _used(schedule: Schedule, firsts: Firsts) -> Array:
     """(step, section, address) of every access to the arena, sorted [accesses, 3]."""
     runs = np.array(list(_runs(schedule, firsts)), np.int64).reshape(-1, 5)
     counts = runs[:, 2]
@@ -61,14 +70,15 @@ def _used(schedule: Schedule, firsts: Mapping[str, int]) -> Array:
     return _sorted(np.stack((step, section + place, address + place * pitch), axis=1))
 
 
-def _runs(schedule: Schedule, firsts: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+def _runs(schedule: Schedule, firsts: Firsts) -> Iterator[tuple[int, ...]]:
     """By operand: step, first section, number of sections, first address, bytes between them."""
-    buffers = schedule.graph.buffers
-    rows = {name: (buffer.section, buffer.row_nbytes) for name, buffer in buffers.items()}
+    buffers = {key: in_form(schedule.graph.buffers[key[0]], key[1]) for key in firsts}
+    rows = {key: (buffer.section, buffer.row_nbytes) for key, buffer in buffers.items()}
     for index, step in enumerate(schedule.steps):
         for operand in (*step.reads, *step.writes):
             if operand.space is Space.ARENA:
-                yield index, *_run(operand, firsts[operand.buffer], *rows[operand.buffer])
+                key = operand.buffer, operand.form
+                yield index, *_run(operand, firsts[key], *rows[key])
 
 
 def _run(operand: Operand, number: int, section: int, row_nbytes: int) -> tuple[int, int, int, int]:
@@ -77,10 +87,10 @@ def _run(operand: Operand, number: int, section: int, row_nbytes: int) -> tuple[
     return number + first, end - first, address, section * row_nbytes
 
 
-def _recorded(schedule: Schedule, firsts: Mapping[str, int]) -> Array:
+def _recorded(schedule: Schedule, firsts: Firsts) -> Array:
     """(step, section, address) of every step of a residency, sorted [accesses, 3]."""
     rows = [
-        (step, firsts[each.buffer] + each.section, each.offset)
+        (step, firsts[each.buffer, each.form] + each.section, each.offset)
         for each in schedule.residencies
         for step in each.steps
     ]
@@ -98,16 +108,15 @@ def _differs_from_previous(rows: Array) -> npt.NDArray[np.bool_]:
     return fresh
 
 
-def _difference(
-    schedule: Schedule, firsts: Mapping[str, int], used: Array, recorded: Array
-) -> ScheduleError:
+def _difference(schedule: Schedule, firsts: Firsts, used: Array, recorded: Array) -> ScheduleError:
     """An error about the first access of the steps alone, or of the residencies alone."""
     by_steps, by_records = ({(s, n, a) for s, n, a in rows.tolist()} for rows in (used, recorded))
     if by_steps == by_records:
         return ScheduleError("two residencies record the same access")
     index, number, address = min(by_steps ^ by_records)
-    name = max((name for name in firsts if firsts[name] <= number), key=firsts.__getitem__)
-    where = f"{name} section {number - firsts[name]} at byte {address}"
+    key = max((key for key in firsts if firsts[key] <= number), key=firsts.__getitem__)
+    form = "" if key[1] == RAW else f" in {key[1]}"
+    where = f"{key[0]} section {number - firsts[key]}{form} at byte {address}"
     if (index, number, address) in by_steps:
         return schedule_error(schedule, index, f"uses {where}, which no residency records")
     return schedule_error(schedule, index, f"does not use {where}, as a residency records")
