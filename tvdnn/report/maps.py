@@ -1,12 +1,13 @@
 """Maps: the decision of a plan for every feature map, and its reason, for tables and JSON."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..graph import RAW, Buffer, Kind
+from ..graph import RAW, Buffer, Form, Kind
 from ..planner.ir.plan import Bridge
-from ..planner.ir.schedule import Schedule
+from ..planner.ir.schedule import Residency, Schedule
 
 MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
 BOTH = " + "  # between the means of a map whose sections have several
@@ -18,7 +19,7 @@ class MapRow:
 
     `decision` is "keep", "offload", "recompute", "free" (no pass of the backward reads it), a form
     that sections rest in, or a form and "offload". `sections_away` counts the sections that leave
-    the device, `sections_coded` those that rest in another form than raw.
+    the device, `sections_coded` those that rest in a code and not raw.
     """
 
     name: str
@@ -40,8 +41,7 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
     """The decision for every feature map, input and auxiliary buffer, in program order."""
     plan = schedule.plan
     away = _sections(plan.transfers)
-    coded = _sections(each for each in plan.bridges if each.form != RAW)
-    forms = {each.buffer: each.form for each in plan.bridges if each.form != RAW}
+    coded = coded_sections(schedule)
     recomputed = _recomputed(schedule)
     last_reads = _last_reads(schedule)
     rows = []
@@ -49,12 +49,41 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
         if buffer.kind not in MAP_KINDS:
             continue
         last = last_reads.get(name)
-        means = [forms[name]] if name in forms else []
-        means += ["offload"] if name in away else []
+        forms = coded.get(name, {})
+        means = sorted({*forms.values()}) + ["offload"] * (name in away)
         decision = BOTH.join(means) or _decision(schedule, name, last, recomputed)
         why = plan.reasons.get(name) or _why(schedule, decision, last)
-        rows.append(_row(buffer, decision, why, away.get(name, 0), coded.get(name, 0)))
+        rows.append(_row(buffer, decision, why, away.get(name, 0), len(forms)))
     return tuple(rows)
+
+
+def coded_sections(schedule: Schedule) -> Mapping[str, Mapping[int, Form]]:
+    """By buffer, the forms of the sections that rest in a code while they are not there raw."""
+    codes = [each for each in schedule.residencies if each.form != RAW]
+    sections = {(each.buffer, each.section) for each in codes}
+    raw = defaultdict[tuple[str, int], list[Residency]](list)
+    for each in schedule.residencies:
+        if each.form == RAW and (each.buffer, each.section) in sections:
+            raw[each.buffer, each.section].append(each)
+    found = defaultdict[str, dict[int, Form]](dict)
+    for code in codes:
+        if not any(_covers(each, code) for each in raw[code.buffer, code.section]):
+            found[code.buffer][code.section] = code.form
+    return found
+
+
+def _covers(raw: Residency, code: Residency) -> bool:
+    return raw.steps[0] <= code.steps[0] and code.steps[-1] <= raw.steps[-1]
+
+
+def coded_nbytes(schedule: Schedule) -> int:
+    """Bytes of the sections that rest in a code, as they are raw."""
+    buffers = schedule.graph.buffers
+    return sum(
+        buffers[name].section_nbytes(section)
+        for name, sections in coded_sections(schedule).items()
+        for section in sections
+    )
 
 
 def _sections(bridges: Iterable[Bridge]) -> dict[str, int]:

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from struct import pack
 from typing import Any
 
-from ..planner.ir.plan import coded_nbytes
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline, recode_s
 from ..planner.timing.memory_profile import average_nbytes
+from .maps import coded_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
         planned_peak_bytes=schedule.peak_nbytes,
         avg_bytes=None if timeline is None else average_nbytes(schedule, timeline),
         offloaded_bytes=schedule.offloaded_nbytes,
-        coded_bytes=coded_nbytes(schedule.graph, schedule.plan),
+        coded_bytes=coded_nbytes(schedule),
         host_bytes=schedule.slab_nbytes,
         fragmentation=schedule.fragmentation,
         recode_s=None if timeline is None else recode_s(schedule, timeline),

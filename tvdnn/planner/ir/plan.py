@@ -112,16 +112,16 @@ class Plan:
         offloaded = {each.buffer for each in self.transfers}
         coded = {each.buffer for each in self.bridges if each.form != RAW}
         counts = f"{len(offloaded) or 'no'} maps leave the device"
-        counts += f", {len(coded)} rest in a code" if coded else ""
+        counts += f", {len(coded)} have a code" if coded else ""
         lines = [f"{self.policy}: {counts}"]
         lines += [f"  {self.optimality}"] if self.optimality else []
         for each in self.bridges:
-            reason = self.reasons.get(each.buffer, "planned so")
             last = each.first + each.count - 1
             form = "" if each.form == RAW else f" as {each.form}"
-            form += "" if each.tier else " on the device"
-            lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} ({reason})")
-        recomputed = (name for name in self.reasons if name not in offloaded | coded)
+            reason = f"({self.reasons.get(each.buffer, 'planned so')})"
+            where = reason if each.tier else "on the device"
+            lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} {where}")
+        recomputed = (name for name in self.reasons if name not in offloaded)
         lines += [f"  {name}: recomputed ({self.reasons[name]})" for name in recomputed]
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)
@@ -130,12 +130,6 @@ class Plan:
 def prefetched_nbytes(graph: Graph, plan: Plan) -> int:
     """Bytes that are prefetched in a step. At most as many are offloaded."""
     return sum(transfer_nbytes(graph, transfer) for transfer in plan.transfers)
-
-
-def coded_nbytes(graph: Graph, plan: Plan) -> int:
-    """Bytes of the sections that rest in a code, as they are raw."""
-    coded = (replace(each, form=RAW) for each in plan.bridges if each.form != RAW)
-    return sum(transfer_nbytes(graph, each) for each in coded)
 
 
 def transfer_nbytes(graph: Graph, transfer: Bridge) -> int:
