@@ -27,6 +27,7 @@ from bench.command_line import parser_of
 from bench.environment import software
 from bench.large_plans import Case, task_of
 from tvdnn.errors import BudgetError
+from tvdnn.graph import RAW
 from tvdnn.planner.ir.schedule import Operand, Schedule
 from tvdnn.planner.make import make_schedule
 from tvdnn.units import MIB
@@ -109,7 +110,8 @@ def told(schedule: Schedule) -> list[Any]:
 
 
 def where(operand: Operand) -> list[Any]:
-    return [operand.space.value, operand.start, operand.stop, operand.offset, operand.nbytes]
+    place = [operand.space.value, operand.start, operand.stop, operand.offset, operand.nbytes]
+    return place if operand.form == RAW else [*place, operand.form]
 
 
 if __name__ == "__main__":

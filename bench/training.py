@@ -26,6 +26,7 @@ from tvdnn.planner.ir.costs import Costs, HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
+from tvdnn.planner.timing.simulate import seconds_alone
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
@@ -216,10 +217,9 @@ def measured(
 
 
 def compute_s(schedule: Schedule, costs: Costs) -> float:
-    """Seconds that the launches take by themselves, as the profiler measured them."""
-    launches = (step for step in schedule.steps if step.lane is Lane.COMPUTE)
-    passes = schedule.graph.passes
-    return sum(costs.launch_s(passes[each.pass_index], each.stop - each.start) for each in launches)
+    """Seconds that launches and recodes take by themselves, as the profiler measured them."""
+    own = (step for step in schedule.steps if step.lane is Lane.COMPUTE)
+    return sum(seconds_alone(schedule.graph, each, costs) for each in own)
 
 
 def link_s(schedule: Schedule, link: HostLink) -> float:

@@ -18,7 +18,7 @@ from tvdnn.engine.step_watch import TIMED, WARM
 from tvdnn.errors import DeviceError
 from tvdnn.graph import Graph, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
+from tvdnn.planner.ir.costs import Costs, Forms, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.make import make_schedule
@@ -48,7 +48,7 @@ class Unsteady(WrappedCosts):
 
     jitter: random.Random
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         return self.costs.launch_s(pass_, rows, forms) * self.jitter.uniform(0.99, 1.01)
 
 

@@ -122,7 +122,7 @@ def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> Non
 def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
     link = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
     pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
-    costs = Profile("by hand", link, {"p": ((1, 2.0), (4, 4.0), (8, 16.0))})
+    costs = Profile("by hand", link, {"p": {frozenset(): ((1, 2.0), (4, 4.0), (8, 16.0))}})
     assert costs.min_pass_s(pass_) == 12.0
     cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
     assert min(cuts) == pytest.approx(12.0)

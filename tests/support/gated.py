@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.wrapped_costs import WrappedCosts
 from tvdnn.graph import Pass
+from tvdnn.planner.ir.costs import Forms
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class Elsewhere(WrappedCosts):
 
     pid: int
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         if os.getpid() != self.pid:
             self._arrive()
         return self.costs.launch_s(pass_, rows, forms)

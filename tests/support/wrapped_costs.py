@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tvdnn.graph import Pass
-from tvdnn.planner.ir.costs import Costs, HostLink
+from tvdnn.graph import Buffer, Form, Pass
+from tvdnn.planner.ir.costs import Costs, Forms, HostLink
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,11 @@ class WrappedCosts:
     def link(self) -> HostLink:
         return self.costs.link
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         return self.costs.launch_s(pass_, rows, forms)
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        return self.costs.recode_s(buffer, rows, source, target)
 
     def min_pass_s(self, pass_: Pass) -> float:
         return self.costs.min_pass_s(pass_)

@@ -1,6 +1,7 @@
 """Figures: the lanes of a step over its memory, and step times over budgets and chunk sizes."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ COLORS: Final = {
     Work.BACKWARD: "#8957e5",
     Work.UPDATE: "#6e7781",
     Work.AGAIN: "#bf8700",
+    Work.RECODE: "#bf3989",
     Work.OFFLOAD: "#1a7f37",
     Work.PREFETCH: "#57ab5a",
     Work.STALL: "#d1242f",
@@ -33,6 +35,7 @@ SHADES: Final = (
     "#8957e5",
     "#bf8700",
     "#2f81f7",
+    "#bf3989",
     "#57ab5a",
 )
 MILLISECONDS: Final = 1e3
@@ -141,7 +144,9 @@ def _draw_memory(axes: "Axes", found: Sequence[Moment], timeline: Timeline) -> N
     end_s = max(span.end_s for span in timeline.spans)
     times: list[Any] = [m.time_s * MILLISECONDS for m in found] + [end_s * MILLISECONDS]
     levels = [[m.nbytes[name] / GIB for m in (*found, found[-1])] for name in purposes]
-    axes.stackplot(times, levels, step="post", labels=purposes, colors=SHADES)
+    shades = dict(zip(found[0].nbytes, cycle(SHADES), strict=False))
+    colors = [shades[name] for name in purposes]
+    axes.stackplot(times, levels, step="post", labels=purposes, colors=colors)
     axes.set_xlabel("ms" if not timeline.simulated else "ms, simulated")
     axes.set_ylabel("device GiB")
     axes.set_xlim(times[0], times[-1])

@@ -1,20 +1,25 @@
 """Maps: the decision of a plan for every feature map, and its reason, for tables and JSON."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..graph import Buffer, Kind
-from ..planner.ir.schedule import Schedule
+from ..graph import RAW, Buffer, Form, Kind
+from ..planner.ir.plan import Bridge
+from ..planner.ir.schedule import Residency, Schedule
 
 MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
+BOTH = " + "  # between the means of a map whose sections have several
 
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
     """The decision for one feature map.
 
-    `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it);
-    `sections_away` counts the sections that leave the device.
+    `decision` is "keep", "offload", "recompute", "free" (no pass of the backward reads it), a form
+    that sections rest in, or a form and "offload". `sections_away` counts the sections that leave
+    the device, `sections_coded` those that rest in a code and not raw.
     """
 
     name: str
@@ -24,6 +29,7 @@ class MapRow:
     nbytes: int
     sections: int
     sections_away: int
+    sections_coded: int
     decision: str
     why: str
 
@@ -33,9 +39,9 @@ class MapRow:
 
 def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
     """The decision for every feature map, input and auxiliary buffer, in program order."""
-    away: dict[str, int] = {}
-    for transfer in schedule.plan.transfers:
-        away[transfer.buffer] = away.get(transfer.buffer, 0) + transfer.count
+    plan = schedule.plan
+    away = _sections(plan.transfers)
+    coded = coded_sections(schedule)
     recomputed = _recomputed(schedule)
     last_reads = _last_reads(schedule)
     rows = []
@@ -43,13 +49,52 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
         if buffer.kind not in MAP_KINDS:
             continue
         last = last_reads.get(name)
-        decision = _decision(schedule, name, last, away, recomputed)
-        why = schedule.plan.reasons.get(name) or _why(schedule, decision, last)
-        rows.append(_row(buffer, decision, why, away.get(name, 0)))
+        forms = coded.get(name, {})
+        means = sorted({*forms.values()}) + ["offload"] * (name in away)
+        decision = BOTH.join(means) or _decision(schedule, name, last, recomputed)
+        why = plan.reasons.get(name) or _why(schedule, decision, last)
+        rows.append(_row(buffer, decision, why, away.get(name, 0), len(forms)))
     return tuple(rows)
 
 
-def _row(buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
+def coded_sections(schedule: Schedule) -> Mapping[str, Mapping[int, Form]]:
+    """By buffer, the forms of the sections that rest in a code while they are not there raw."""
+    codes = [each for each in schedule.residencies if each.form != RAW]
+    sections = {(each.buffer, each.section) for each in codes}
+    raw = defaultdict[tuple[str, int], list[Residency]](list)
+    for each in schedule.residencies:
+        if each.form == RAW and (each.buffer, each.section) in sections:
+            raw[each.buffer, each.section].append(each)
+    found = defaultdict[str, dict[int, Form]](dict)
+    for code in codes:
+        if not any(_covers(each, code) for each in raw[code.buffer, code.section]):
+            found[code.buffer][code.section] = code.form
+    return found
+
+
+def _covers(raw: Residency, code: Residency) -> bool:
+    return raw.steps[0] <= code.steps[0] and code.steps[-1] <= raw.steps[-1]
+
+
+def coded_nbytes(schedule: Schedule) -> int:
+    """Bytes of the sections that rest in a code, as they are raw."""
+    buffers = schedule.graph.buffers
+    return sum(
+        buffers[name].section_nbytes(section)
+        for name, sections in coded_sections(schedule).items()
+        for section in sections
+    )
+
+
+def _sections(bridges: Iterable[Bridge]) -> dict[str, int]:
+    """By buffer, the number of its sections that take one of the bridges."""
+    found: dict[str, set[int]] = {}
+    for each in bridges:
+        found.setdefault(each.buffer, set()).update(range(each.first, each.first + each.count))
+    return {name: len(sections) for name, sections in found.items()}
+
+
+def _row(buffer: Buffer, decision: str, why: str, away: int, coded: int) -> MapRow:
     return MapRow(
         name=buffer.name,
         kind=buffer.kind.value,
@@ -58,6 +103,7 @@ def _row(buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
         nbytes=buffer.nbytes,
         sections=buffer.num_sections,
         sections_away=away,
+        sections_coded=coded,
         decision=decision,
         why=why,
     )
@@ -75,15 +121,7 @@ def _last_reads(schedule: Schedule) -> dict[str, int]:
     return {use.buffer: index for index, pass_ in passes for use in pass_.reads}
 
 
-def _decision(
-    schedule: Schedule,
-    name: str,
-    last: int | None,
-    away: dict[str, int],
-    recomputed: frozenset[str],
-) -> str:
-    if name in away:
-        return "offload"
+def _decision(schedule: Schedule, name: str, last: int | None, recomputed: frozenset[str]) -> str:
     if name in recomputed:
         return "recompute"
     return "free" if last is None or _is_forward(schedule, last) else "keep"

@@ -6,8 +6,9 @@ from struct import pack
 from typing import Any
 
 from ..planner.ir.schedule import Schedule
-from ..planner.ir.timeline import Timeline
+from ..planner.ir.timeline import Timeline, recode_s
 from ..planner.timing.memory_profile import average_nbytes
+from .maps import coded_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Row(_Subject):
     `bound_s` is the lower bound of the step time inside the budgets (`planner.timing.bound`).
     `equal` says whether the losses have the bits of `keep`. `feedback` says whether the plan was
     made again from measured times; None where nothing ran. `reason` says why the row is infeasible.
-    `fragmentation` is the idle share of the arena at its fullest step.
+    `fragmentation` is the idle share of the arena at its fullest step. `coded_bytes` are those of
+    the sections that rest in a code, as they are raw.
     """
 
     simulated: bool
@@ -86,8 +88,10 @@ class Row(_Subject):
     avg_bytes: float | None = None
     baseline_bytes: int
     offloaded_bytes: int | None = None
+    coded_bytes: int | None = None
     host_bytes: int | None = None
     fragmentation: float | None = None
+    recode_s: float | None = None
     stall_s: float | None = None
     overlap: float | None = None
     slowdown: float | None = None
@@ -200,8 +204,10 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
         planned_peak_bytes=schedule.peak_nbytes,
         avg_bytes=None if timeline is None else average_nbytes(schedule, timeline),
         offloaded_bytes=schedule.offloaded_nbytes,
+        coded_bytes=coded_nbytes(schedule),
         host_bytes=schedule.slab_nbytes,
         fragmentation=schedule.fragmentation,
+        recode_s=None if timeline is None else recode_s(schedule, timeline),
         stall_s=None if timeline is None else timeline.stall_s,
         overlap=None if timeline is None else timeline.overlap,
     )

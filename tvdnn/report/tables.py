@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..planner.timing.calibrate import SHOWN, Calibration
 from ..units import format_bytes
-from .maps import MapRow
+from .maps import BOTH, MapRow
 from .rows import Row
 
 MILLISECONDS = 1e3
@@ -41,6 +41,8 @@ COLUMNS = (
     Column("average", lambda row: _nbytes(row.avg_bytes)),
     Column("baseline", lambda row: _nbytes(row.baseline_bytes)),
     Column("offloaded", lambda row: _nbytes(row.offloaded_bytes)),
+    Column("coded", lambda row: _nbytes(row.coded_bytes or None)),
+    Column("recode ms", lambda row: _milliseconds(row.recode_s or None)),
     Column("stall ms", lambda row: _milliseconds(row.stall_s)),
     Column("overlap", lambda row: _number(row.overlap, ".0%")),
     Column("predicted ms", lambda row: _milliseconds(row.predicted_s)),
@@ -147,8 +149,11 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
 
 
 def _decision(row: MapRow) -> str:
-    part = "" if row.sections_away in (0, row.sections) else f" {row.sections_away} sections"
-    return row.decision + part
+    parts = []
+    for means in row.decision.split(BOTH):
+        count = row.sections_away if means == "offload" else row.sections_coded
+        parts.append(means if count in (0, row.sections) else f"{means} {count} sections")
+    return BOTH.join(parts)
 
 
 def _nbytes(nbytes: float | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from ..graph import Direction, Graph, Kind
+from ..graph import RAW, Direction, Graph, Kind
 from ..planner.ir.schedule import Action, Lane, Residency, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.memory_profile import profile_by
@@ -14,11 +14,12 @@ MICROSECONDS: Final = 1e6  # in a second: the unit of the format
 
 
 class Held(Enum):
-    """Purposes of bytes of the arena. A map that is being copied is in flight."""
+    """Purposes of bytes of the arena. A map or a code that is being copied is in flight."""
 
     GRADIENTS = "gradients"
     WORKSPACE = "workspace"
     MAPS_KEPT = "maps kept"
+    MAPS_CODED = "maps coded"
     MAPS_IN_FLIGHT = "maps in flight"
 
 
@@ -29,6 +30,7 @@ class Work(Enum):
     BACKWARD = "backward"
     UPDATE = "update"
     AGAIN = "made again"
+    RECODE = "recode"
     OFFLOAD = "offload"
     PREFETCH = "prefetch"
     STALL = "stall"
@@ -66,6 +68,8 @@ def work_of(graph: Graph, step: Step) -> Work:
     """The kind of work of a step of the graph's schedule."""
     if step.action is Action.COPY:
         return Work[step.lane.name]
+    if step.action is Action.RECODE:
+        return Work.RECODE
     direction = graph.passes[step.pass_index].direction
     again = step.recompute and direction is Direction.FORWARD
     return Work.AGAIN if again else Work[direction.name]
@@ -87,7 +91,9 @@ def purpose(schedule: Schedule, stay: Residency) -> Held:
     if kind in (Kind.WEIGHT, Kind.PARTIAL):
         return Held.WORKSPACE
     copied = any(schedule.steps[step].action is Action.COPY for step in stay.steps)
-    return Held.MAPS_IN_FLIGHT if copied else Held.MAPS_KEPT
+    if copied:
+        return Held.MAPS_IN_FLIGHT
+    return Held.MAPS_KEPT if stay.form == RAW else Held.MAPS_CODED
 
 
 def _event(schedule: Schedule, span: Span) -> dict[str, Any]:
@@ -95,6 +101,8 @@ def _event(schedule: Schedule, span: Span) -> dict[str, Any]:
     args = {"step": span.step, "rows": f"[{step.start}, {step.stop})"}
     if step.action is Action.COPY:
         args["bytes"] = step.copied_nbytes
+    if step.action is Action.LAUNCH and step.forms:
+        args["forms"] = ", ".join(f"{form} of {name}" for name, form in step.forms)
     work = work_of(schedule.graph, step)
     name = schedule.step_name(span.step) + (" again" if work is Work.AGAIN else "")
     return _complete(name, work, span.lane, span.start_s, span.end_s) | {"args": args}

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Final
 
 import torch
 
-from ..graph import Buffer, Graph, Pass, Use
+from ..graph import BITS, RAW, Buffer, Form, Graph, Pass, Use
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
@@ -17,6 +18,8 @@ from .views import ByteViews
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
 Lap = Callable[[], float]  # waits for a phase and returns its seconds
+# By the forms of source and target, the launcher of a recode.
+RECODES: Final[Mapping[tuple[Form, Form], str]] = {(RAW, BITS): "sign_bits_encode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,11 @@ def bind_step(
 ) -> Call:
     """The call of one step."""
     if step.action is Action.COPY:
-        source, target = memory.raw(step.reads[0]), memory.raw(step.writes[0])
+        source, target = memory.bytes_of(step.reads[0]), memory.bytes_of(step.writes[0])
         move = kernels.transfer if copies == KERNEL else _copy
         return lambda: move(source, target)
+    if step.action is Action.RECODE:
+        return bind_recode(graph.buffers[step.reads[0].buffer], step, memory, kernels)
     pass_ = graph.passes[step.pass_index]
     bound = bind_pass(graph, pass_)
     by_piece = by_unit or pass_.reads_neighbours
@@ -90,6 +95,14 @@ def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, t
         for grad in grads
         if grad in used and param in tensors.params
     }
+
+
+def bind_recode(buffer: Buffer, step: Step, memory: ByteViews, kernels: SimpleNamespace) -> Call:
+    """The call of a recode of rows of `buffer`."""
+    (source,), (target,) = step.reads, step.writes
+    recode = getattr(kernels, RECODES[source.form, target.form])
+    before, after = memory.view(source, buffer), memory.view(target, buffer)
+    return lambda: recode(before, after)
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -146,11 +159,13 @@ def _arguments(
         pairs = zip(uses, operands, strict=True)
         return tuple(view(use, operand) for use, operand in pairs if not use.neighbour)
 
-    scratch = -1 if image else None
+    written = len(pass_.writes) - (1 if image else 0)
+    codes = step.writes[len(pass_.writes) :]
     launch = bound.launch(
         kernels,
         views(pass_.reads, step.reads),
-        views(pass_.writes[:scratch], step.writes[:scratch]),
+        views(pass_.writes[:written], step.writes[:written])
+        + views([_use_of(code, pass_) for code in codes], codes),
         tuple(tensors.params[name] if name else None for name in pass_.params),
         tuple(tensors.updates[name] for name in pass_.updates),
         piece,
@@ -158,6 +173,12 @@ def _arguments(
         image.beside if image else (0, 0),
     )
     return launch, image.copies if image else ()
+
+
+def _use_of(code: Operand, pass_: Pass) -> Use:
+    """The write beside which a launch leaves a code."""
+    wanted = (code.buffer, code.form)
+    return next(use for use in pass_.writes for form in use.also if (use.buffer, form) == wanted)
 
 
 def _seen_in(shape: tuple[int, ...], rows: torch.Tensor) -> torch.Tensor:
@@ -198,10 +219,10 @@ def output_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
 def _places(
     schedule: Schedule, names: Iterable[str], stays: Sequence[Residency]
 ) -> dict[str, tuple[Place, ...]]:
-    """The places of the last residency of each section, for each buffer named."""
+    """The places of the last raw residency of each section, for each buffer named."""
     offsets: dict[str, dict[int, int]] = {name: {} for name in names}
     for stay in stays:
-        if stay.buffer in offsets:
+        if stay.buffer in offsets and stay.form == RAW:
             offsets[stay.buffer][stay.section] = stay.offset
     buffers = schedule.graph.buffers
     return {name: tuple(_joined(buffers[name], found)) for name, found in offsets.items()}

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
+from ..graph import RAW
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
@@ -74,7 +75,8 @@ class CpuExecutor:
 
     def _poison(self, number: int, end: int) -> None:
         stay = self._schedule.residencies[number]
-        if stay.steps[-1] >= end or stay.buffer in self._schedule.graph.outputs:
+        is_output = stay.form == RAW and stay.buffer in self._schedule.graph.outputs
+        if stay.steps[-1] >= end or is_output:
             return
         self._memory.arena.narrow(0, stay.offset, stay.nbytes).fill_(POISON)
 

@@ -1,4 +1,4 @@
-"""The cache of profiles on disk: seconds of passes, and rates of the link."""
+"""The cache of profiles on disk: seconds of passes and recodes, and rates of the link."""
 
 import json
 import platform
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import torch
 
-from ..planner.ir.costs import HostLink
+from ..planner.ir.costs import HostLink, Samples
 from ..planner.ir.settings import Table
 from .disk_cache import cache_file, sources, write_whole
 
-Samples = dict[str, tuple[tuple[int, float], ...]]
-
-# Sources of how passes and the link are measured: results of other sources are not reused.
-_MEASURING = [Path(__file__).with_name(f) for f in ("profiler.py", "launch_timer.py", "link.py")]
+# Sources of how passes, recodes and the link are measured: results of others are not reused.
+_MEASURING = [
+    Path(__file__).with_name(name)
+    for name in ("profiler.py", "launch_timer.py", "recode_timer.py", "link.py")
+]
 
 
 class ProfileCache:
@@ -31,14 +32,19 @@ class ProfileCache:
         self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
-        self._samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
+        self._samples: dict[str, Samples] = {
+            key: tuple(map(tuple, rows)) for key, rows in samples.items()
+        }
         self._asked: dict[str, list[str]] = stored.get("asked", {})
         names = {field.name for field in fields(HostLink)}
         links = stored.get("links", {}).items()
         self.links = {copies: HostLink(**link) for copies, link in links if link.keys() == names}
 
-    def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
-        """The measured seconds of a pass with its configurations. None for one not measured."""
+    def find(self, key: str, configurations: Table) -> Samples | None:
+        """The measured seconds of a pass with its configurations, or of a recode.
+
+        None for one not measured.
+        """
         return self._samples.get(self._name(key, configurations))
 
     def add(
@@ -46,7 +52,7 @@ class ProfileCache:
         key: str,
         configurations: Table,
         asked: Iterable[str],
-        samples: tuple[tuple[int, float], ...],
+        samples: Samples,
     ) -> None:
         self._asked[key] = sorted(asked)
         self._samples[self._name(key, configurations)] = samples

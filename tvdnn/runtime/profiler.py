@@ -1,15 +1,32 @@
-"""The profiler: seconds of each pass on the present GPU, and rates of the link. Cached on disk."""
+"""The profiler: seconds of passes and recodes on the present GPU, and rates of the link.
 
-from collections.abc import Callable
+Measurements are cached on disk.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
-from ..graph import Graph, Pass, Use
-from ..planner.ir.costs import Profile
+from ..graph import Form, Graph, Pass, Use
+from ..planner.ir.costs import Forms, Profile, RecodeKind, Samples, form_choices
 from ..planner.ir.settings import ENGINE, RULES, Table
 from .launch_timer import SCRATCH_NBYTES, Scratch
 from .link import measure_link
-from .profile_cache import ProfileCache, Samples
+from .profile_cache import ProfileCache
+from .recode_timer import recode_calls, recoded_sizes, recodes_of
+
+
+class _Timed(NamedTuple):
+    """A pass in some forms, or a recode: its key in the cache, and its seconds at some sizes.
+
+    Sizes are in rows of a pass, in bytes of raw values of a recode.
+    """
+
+    key: str
+    sizes: Callable[[], Sequence[int]]
+    seconds: Callable[[int], float]
 
 
 def profile(
@@ -22,38 +39,78 @@ def profile(
     configurations: Table = RULES,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profile:
-    """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
+    """Measure every distinct pass of `graph`, and its recodes, on at most `limit` bytes.
 
-    `copies` is "engine" or "kernel": the link is measured with such copies. Parameters and
-    optimizer state are never written. Measurements of this GPU, these versions, kernels and
-    `configurations` are taken from the cache.
+    A pass is measured at several run lengths, in each choice of its forms. `copies` is "engine" or
+    "kernel": the link is measured with such copies. Parameters and optimizer state are never
+    written. Measurements of this GPU, these versions, kernels and `configurations` are taken from
+    the cache.
     """
     cache = ProfileCache(device, kernels)
-    samples: Samples = {}
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
-    keys = [signature(graph, pass_) for pass_ in graph.passes]
-    new = {k: index for index, k in enumerate(keys) if cache.find(k, configurations) is None}
+    launches = [
+        (index, forms) for index, pass_ in enumerate(graph.passes) for forms in form_choices(pass_)
+    ]
+    recodes = recodes_of(graph)
     scratch = Scratch(graph, device, kernels, most, configurations)
+    timed = [_timed_pass(graph, scratch, *each) for each in launches]
+    keys = [each.key for each in timed]
+    new = {
+        k: each for k, each in zip(keys, launches, strict=True) if not cache.find(k, configurations)
+    }
     scratch.compile(new.values())
-    for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
-        found = cache.find(key, configurations)
-        if found is None:
-            counts = scratch.row_counts(pass_)
-            scratch.configurations.requests.clear()
-            found = tuple((rows, scratch.measure(index, rows)) for rows in counts)
-            cache.add(key, configurations, scratch.configurations.requests, found)
-        samples[pass_.name] = found
-        if progress is not None:
-            progress("profiling", (index + 1) / len(graph.passes))
-    del scratch
+    timed += [_timed_recode(scratch, recode) for recode in recodes]
+    found = list(_measured(timed, scratch, cache, progress))
+    del scratch, timed
     if copies not in cache.links:
         cache.links[copies] = measure_link(device, copies)
     cache.save()
-    return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples)
+    samples: dict[str, dict[frozenset[tuple[str, Form]], Samples]] = {}
+    for (index, forms), each in zip(launches, found, strict=False):
+        samples.setdefault(graph.passes[index].name, {})[frozenset(forms)] = each
+    recoded = dict(zip(recodes, found[len(launches) :], strict=True))
+    return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples, recoded)
 
 
-def signature(graph: Graph, pass_: Pass) -> str:
-    """The key of the cost of a pass: kind, role, settings, types and shapes."""
+def _timed_pass(graph: Graph, scratch: Scratch, index: int, forms: Forms) -> _Timed:
+    pass_ = graph.passes[index]
+    return _Timed(
+        signature(graph, pass_, forms),
+        partial(scratch.row_counts, pass_, forms),
+        partial(scratch.measure, index, forms=forms),
+    )
+
+
+def _timed_recode(scratch: Scratch, recode: RecodeKind) -> _Timed:
+    sizes = recoded_sizes(recode, scratch.limit)
+    return _Timed(
+        repr(("recode", *recode, sizes)),
+        lambda: sizes,
+        lambda nbytes: scratch.seconds(recode_calls(scratch, recode, nbytes)),
+    )
+
+
+def _measured(
+    every: Sequence[_Timed],
+    scratch: Scratch,
+    cache: ProfileCache,
+    progress: Callable[[str, float], None] | None,
+) -> Iterator[Samples]:
+    """The samples of each, from the cache or measured now."""
+    table = scratch.configurations.table
+    for number, timed in enumerate(every, 1):
+        found = cache.find(timed.key, table)
+        if found is None:
+            scratch.configurations.requests.clear()
+            found = tuple((size, timed.seconds(size)) for size in timed.sizes())
+            cache.add(timed.key, table, scratch.configurations.requests, found)
+        yield found
+        if progress is not None:
+            progress("profiling", number / len(every))
+
+
+def signature(graph: Graph, pass_: Pass, forms: Forms = ()) -> str:
+    """The key of the cost of a pass: kind, role, settings, types, shapes and forms."""
     op = graph.ops[pass_.op]
     settings = {**op.attrs, **pass_.attrs}
     attrs = sorted((name, value) for name, value in settings.items() if name != "op_id")
@@ -61,9 +118,11 @@ def signature(graph: Graph, pass_: Pass) -> str:
     def shape(use: Use) -> tuple[object, ...]:
         buffer = graph.buffers[use.buffer]
         rows = buffer.rows if use.whole else use.per
-        return (rows, *(use.shape or buffer.shape[1:]), buffer.dtype, use.whole, use.width(buffer))
+        chosen = [form for name, form in forms if name == use.buffer]
+        sizes = (rows, *(use.shape or buffer.shape[1:]))
+        return (*sizes, buffer.dtype, use.whole, use.width(buffer), *chosen)
 
     uses = [shape(use) for use in (*pass_.reads, *pass_.writes)]
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
-    form = (op.kind, pass_.role, graph.dtype, attrs)
-    return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
+    kind = (op.kind, pass_.role, graph.dtype, attrs)
+    return repr((*kind, uses, params, min(pass_.domain, pass_.unit)))

@@ -47,7 +47,8 @@ def halo_tile(
     height, (above, below) = buffer.shape[1], _beside(graph, use, piece)
     start, stop = height * piece[0], height * piece[1]
     bounds = [(start - above, start), (start, stop), (stop, stop + below)]
-    image = memory.view(step.writes[-1], graph.buffers[pass_.writes[-1].buffer])
+    scratch = step.writes[len(pass_.writes) - 1]
+    image = memory.view(scratch, graph.buffers[scratch.buffer])
     image = image[: stop - start + above + below]
     whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
     if whole is not None and (whole.data_ptr() - image.data_ptr()) % ALIGNMENT == 0:

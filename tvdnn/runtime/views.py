@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..graph import Buffer
+from ..graph import Buffer, in_form
 from ..ops.operator import TORCH_DTYPES
 from ..planner.ir.schedule import Operand, Space
 
@@ -17,11 +17,12 @@ class ByteViews:
     slab: torch.Tensor
 
     def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
-        """The rows of the operand as a tensor of the buffer's type."""
-        flat = self.raw(operand).view(TORCH_DTYPES[buffer.dtype])
-        return flat.view(operand.stop - operand.start, *buffer.shape[1:])
+        """The rows of the operand, or their codes, as a tensor."""
+        held = in_form(buffer, operand.form)
+        flat = self.bytes_of(operand).view(TORCH_DTYPES[held.dtype])
+        return flat.view(operand.stop - operand.start, *held.shape[1:])
 
-    def raw(self, operand: Operand) -> torch.Tensor:
+    def bytes_of(self, operand: Operand) -> torch.Tensor:
         """The bytes of the operand."""
         space = self.arena if operand.space is Space.ARENA else self.slab
         return space.narrow(0, operand.offset, operand.nbytes)

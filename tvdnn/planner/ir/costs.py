@@ -1,12 +1,15 @@
 """Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, product
 from typing import Protocol, TypeAlias
 
 from ...graph import Buffer, Form, Pass, in_form
 
 Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launch reads or leaves
+Samples: TypeAlias = tuple[tuple[int, float], ...]  # rows or bytes, and seconds, sorted
+RecodeKind: TypeAlias = tuple[Form, Form, str]  # source, target, the type of the raw values
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +115,41 @@ class Profile:
 
     hardware: str
     link: HostLink
-    samples: Mapping[str, tuple[tuple[int, float], ...]]  # by pass name: (rows, seconds), sorted
+    # By pass name, and by the forms besides raw: samples over rows.
+    samples: Mapping[str, Mapping[frozenset[tuple[str, Form]], Samples]]
+    recodes: Mapping[RecodeKind, Samples] = field(default_factory=dict)  # over bytes of raw values
 
     @property
     def measured(self) -> bool:
         return True
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
-        points = self.samples[pass_.name]
-        below = max((p for p in points if p[0] <= rows), default=points[0])
-        above = min((p for p in points if p[0] >= rows), default=points[-1])
-        if below[0] == above[0]:
-            return below[1] * rows / below[0]
-        slope = (above[1] - below[1]) / (above[0] - below[0])
-        return below[1] + slope * (rows - below[0])
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
+        return _interpolated(self.samples[pass_.name][frozenset(forms)], rows)
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        points = self.recodes[source, target, buffer.dtype]
+        return _interpolated(points, max(points[0][0], rows * buffer.row_nbytes))
 
     def min_pass_s(self, pass_: Pass) -> float:
         """The domain at the least seconds a row, which interpolation has at a sample."""
-        per_row = (seconds / rows for rows, seconds in self.samples[pass_.name])
-        return pass_.domain * min(per_row)
+        points = chain.from_iterable(self.samples[pass_.name].values())
+        return pass_.domain * min(seconds / rows for rows, seconds in points)
+
+
+def _interpolated(points: Samples, size: int) -> float:
+    """Seconds at a size. Beyond the samples they are in proportion to it."""
+    below = max((p for p in points if p[0] <= size), default=points[0])
+    above = min((p for p in points if p[0] >= size), default=points[-1])
+    if below[0] == above[0]:
+        return below[1] * size / below[0]
+    slope = (above[1] - below[1]) / (above[0] - below[0])
+    return below[1] + slope * (size - below[0])
+
+
+def form_choices(pass_: Pass) -> tuple[Forms, ...]:
+    """The forms besides raw that a launch of a pass may read and leave, raw alone first."""
+    read = {use.buffer: use.forms for use in pass_.reads}
+    left = dict.fromkeys((use.buffer, form) for use in pass_.writes for form in use.also)
+    choices = [[None, *((name, form) for form in forms)] for name, forms in read.items()]
+    choices += [[None, code] for code in left]
+    return tuple(tuple(each for each in chosen if each) for chosen in product(*choices))

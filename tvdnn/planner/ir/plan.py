@@ -108,14 +108,19 @@ class Plan:
         return replace(self, bridges=bridges, optimality=None)
 
     def __str__(self) -> str:
-        """The policy, and a line for every map that is offloaded or recomputed: which, and why."""
-        offloaded = dict.fromkeys(each.buffer for each in self.transfers)
-        lines = [f"{self.policy}: {len(offloaded) or 'no'} maps leave the device"]
+        """The policy, and a line for every map that does not stay raw: its means, and why."""
+        offloaded = {each.buffer for each in self.transfers}
+        coded = {each.buffer for each in self.bridges if each.form != RAW}
+        counts = f"{len(offloaded) or 'no'} maps leave the device"
+        counts += f", {len(coded)} have a code" if coded else ""
+        lines = [f"{self.policy}: {counts}"]
         lines += [f"  {self.optimality}"] if self.optimality else []
-        for each in self.transfers:
-            reason = self.reasons.get(each.buffer, "planned so")
+        for each in self.bridges:
             last = each.first + each.count - 1
-            lines.append(f"  {each.buffer}: sections {each.first} to {last} ({reason})")
+            form = "" if each.form == RAW else f" as {each.form}"
+            reason = f"({self.reasons.get(each.buffer, 'planned so')})"
+            where = reason if each.tier else "on the device"
+            lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} {where}")
         recomputed = (name for name in self.reasons if name not in offloaded)
         lines += [f"  {name}: recomputed ({self.reasons[name]})" for name in recomputed]
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]

@@ -114,17 +114,18 @@ class Schedule:
     def max_live_nbytes(self) -> int:
         """The most bytes of residencies live at one step: a lower bound on the arena.
 
-        An input is live from the start of its phase, an output until the end of its phase.
+        A raw input is live from the start of its phase, a raw output until the end of its phase.
         """
-        change, filled = Counter[int](), set[tuple[str, int]]()
+        change, filled = Counter[int](), set[tuple[str | None, int]]()
         inputs, outputs = frozenset(self.graph.inputs), frozenset(self.graph.outputs)
         split = self.phase_split
         for each in self.residencies:
             first, last = each.steps[0], each.steps[-1]
-            if each.buffer in inputs and (each.buffer, each.section) not in filled:
-                filled.add((each.buffer, each.section))
+            name = each.buffer if each.form == RAW else None
+            if name in inputs and (name, each.section) not in filled:
+                filled.add((name, each.section))
                 first = 0 if first < split else split
-            if each.buffer in outputs:
+            if name in outputs:
                 last = (split if last < split else len(self.steps)) - 1
             change.update({first: each.nbytes})
             change.subtract({last + 1: each.nbytes})
@@ -144,7 +145,10 @@ class Schedule:
 
         step = self.steps[index]
         if step.action is Action.COPY:
-            return f"{step.lane.name.lower()} {step.reads[0].buffer} [{step.start}, {step.stop})"
+            (source,) = step.reads
+            code = f"{source.form} of " if source.form != RAW else ""
+            rows = f"{source.buffer} [{step.start}, {step.stop})"
+            return f"{step.lane.name.lower()} {code}{rows}"
         if step.action is Action.RECODE:
             (source,), (target,) = step.reads, step.writes
             rows = f"{source.buffer} [{step.start}, {step.stop})"

@@ -41,6 +41,15 @@ class Timeline:
         return None if self.copy_s == 0 else max(0.0, 1.0 - self.stall_s / self.copy_s)
 
 
+def recode_s(schedule: Schedule, timeline: Timeline) -> float:
+    """Seconds of all recodes."""
+    return sum(
+        span.end_s - span.start_s
+        for span in timeline.spans
+        if schedule.steps[span.step].action is Action.RECODE
+    )
+
+
 def copy_waits(schedule: Schedule, spans: Sequence[Span]) -> tuple[tuple[float, float], ...]:
     """Intervals in seconds in which the next launch waits for copies alone.
 

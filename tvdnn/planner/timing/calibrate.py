@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from ...graph import Pass
+from ...graph import Buffer, Form, Pass
 from ...units import format_seconds
-from ..ir.costs import Costs, HostLink
-from ..ir.schedule import Lane, Schedule
+from ..ir.costs import Costs, Forms, HostLink
+from ..ir.schedule import Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline
-from .simulate import COPY_LANES, simulate
+from .simulate import COPY_LANES, seconds_alone, simulate
 
 # Share of the prediction by which a step may differ before costs are calibrated.
 TOLERANCE: Final = 0.05
@@ -24,7 +24,7 @@ COPIES: Final = {Lane.OFFLOAD: "copies to the host", Lane.PREFETCH: "copies to t
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Predicted and measured seconds in one step of an op's launches, or of one copy direction."""
+    """Predicted and measured seconds in one step of an op, a kind of recode or a copy direction."""
 
     name: str
     predicted_s: float
@@ -43,7 +43,7 @@ class Calibration:
     schedule: Schedule
     predicted: Timeline
     measured: Timeline
-    drifts: tuple[Drift, ...]  # by op or copy direction, the largest error first
+    drifts: tuple[Drift, ...]  # by op, kind of recode or copy direction, the largest error first
     replanned: bool = False  # True if a plan by the calibrated costs replaced the schedule
 
     @property
@@ -68,10 +68,10 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCosts:
-    """Costs with scaled pass times and another link."""
+    """Costs with scaled times of passes and recodes, and another link."""
 
     costs: Costs
-    factors: Mapping[str, float]  # by pass name, on its seconds
+    factors: Mapping[str, float]  # on seconds, by name of a pass or of a kind of recode
     link: HostLink
 
     @property
@@ -82,8 +82,12 @@ class CalibratedCosts:
     def measured(self) -> bool:
         return True
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         return self.costs.launch_s(pass_, rows, forms) * self.factors.get(pass_.name, 1.0)
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        factor = self.factors.get(recode_name(source, target), 1.0)
+        return self.costs.recode_s(buffer, rows, source, target) * factor
 
     def min_pass_s(self, pass_: Pass) -> float:
         return self.costs.min_pass_s(pass_) * self.factors.get(pass_.name, 1.0)
@@ -104,19 +108,19 @@ def compare(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibration
 
 
 def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> CalibratedCosts:
-    """`costs` scaled so that passes and copies of `schedule` take the measured seconds.
+    """`costs` scaled so that passes, recodes and copies of `schedule` take the measured seconds.
 
-    The factor of a pass is the same for launches of all lengths. The rates of the link are scaled
-    by the measured copies over the simulated ones. This is repeated three times, because the
-    overlap of both directions depends on the rates.
+    The factor of a pass is the same for launches of all lengths and forms. The rates of the link
+    are scaled by the measured copies over the simulated ones. This is repeated three times, because
+    the overlap of both directions depends on the rates.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in measured.spans:
         step = schedule.steps[span.step]
         if span.lane is Lane.COMPUTE:
-            pass_ = schedule.graph.passes[step.pass_index]
-            expected[pass_.name] += costs.launch_s(pass_, step.stop - step.start)
-            found[pass_.name] += span.end_s - span.start_s
+            name = _recode_of(step) or schedule.graph.passes[step.pass_index].name
+            expected[name] += seconds_alone(schedule.graph, step, costs)
+            found[name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
     calibrated = CalibratedCosts(costs, factors, costs.link)
     for _ in range(LINK_ROUNDS):
@@ -163,11 +167,22 @@ def scaled_link(link: HostLink, to_host: float, to_device: float) -> HostLink:
 
 
 def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:
-    """By name, the seconds of each op's launches and of the copies of each direction."""
+    """By name, the seconds of each op's launches, each kind of recode and each copy direction."""
 
     found = defaultdict[str, float](float)
     for span in timeline.spans:
-        launched = schedule.steps[span.step].pass_index
-        name = COPIES.get(span.lane) or schedule.graph.passes[launched].op
-        found[name] += span.end_s - span.start_s
+        step = schedule.steps[span.step]
+        name = COPIES.get(span.lane) or _recode_of(step)
+        found[name or schedule.graph.passes[step.pass_index].op] += span.end_s - span.start_s
     return found
+
+
+def recode_name(source: Form, target: Form) -> str:
+    """The name of a kind of recode among those of passes and ops."""
+    return f"recodes from {source} to {target}"
+
+
+def _recode_of(step: Step) -> str | None:
+    if step.action is not Action.RECODE:
+        return None
+    return recode_name(step.reads[0].form, step.writes[0].form)

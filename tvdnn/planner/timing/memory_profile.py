@@ -5,7 +5,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from ...graph import Kind
+from ...graph import RAW, Kind
 from ..ir.schedule import Residency, Schedule
 from ..ir.timeline import Timeline
 
@@ -57,20 +57,21 @@ def profile_by(
 def _lifetimes(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Residency, float, float]]:
     """Every residency with the seconds at which it begins and ends.
 
-    It lasts from the start of its first step to the end of its last. An input begins with its
-    phase, an output ends with its phase.
+    It lasts from the start of its first step to the end of its last. A raw input begins with its
+    phase, a raw output ends with its phase.
     """
     graph, spans = schedule.graph, timeline.spans
     phases = _phases(schedule, timeline)
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
-    filled: set[tuple[str, int]] = set()
+    filled: set[tuple[str | None, int]] = set()
     for each in schedule.residencies:
         start_s = spans[each.steps[0]].start_s
         end_s = max(spans[step].end_s for step in each.steps)
-        if each.buffer in inputs and (each.buffer, each.section) not in filled:
-            filled.add((each.buffer, each.section))
+        name = each.buffer if each.form == RAW else None
+        if name in inputs and (name, each.section) not in filled:
+            filled.add((name, each.section))
             start_s = phases[each.steps[0] >= schedule.phase_split][0]
-        if each.buffer in outputs:
+        if name in outputs:
             end_s = phases[each.steps[-1] >= schedule.phase_split][1]
         yield each, start_s, end_s
 

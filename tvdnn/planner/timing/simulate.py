@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ...errors import ScheduleError
+from ...graph import Graph
 from ..ir.costs import Costs
-from ..ir.schedule import Action, Lane, Schedule
+from ..ir.schedule import Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
 
 COPY_LANES = (Lane.OFFLOAD, Lane.PREFETCH)
@@ -21,6 +22,15 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     while simulation.start_ready():
         simulation.end_next()
     return simulation.timeline()
+
+
+def seconds_alone(graph: Graph, step: Step, costs: Costs) -> float:
+    """Seconds of a launch or a recode by itself."""
+    rows = step.stop - step.start
+    if step.action is Action.RECODE:
+        (source,), (target,) = step.reads, step.writes
+        return costs.recode_s(graph.buffers[source.buffer], rows, source.form, target.form)
+    return costs.launch_s(graph.passes[step.pass_index], rows, step.forms)
 
 
 @dataclass(slots=True)
@@ -98,8 +108,7 @@ class _Simulation:
             latency_s, nbytes = self._costs.link.latency_s, step.copied_nbytes
             self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)
             return
-        pass_ = self._schedule.graph.passes[step.pass_index]
-        seconds = self._costs.launch_s(pass_, step.stop - step.start)
+        seconds = seconds_alone(self._schedule.graph, step, self._costs)
         self._running[lane] = _Running(index, now_s, now_s, seconds)
 
     def _share_link(self) -> None:
