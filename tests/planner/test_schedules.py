@@ -9,6 +9,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.networks.sign_bits import residual
 from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
 from tests.support.networks import random_chain
@@ -99,13 +100,29 @@ def test_any_plan_of_ranges_equals_keep() -> None:
             assert_equals_keep(net, rng, (rng.randint(2, 7), 3, 7, 7), rng.randint(200, 9000), seed)
 
 
+def test_any_plan_of_codes_equals_keep() -> None:
+    """Signs of maps are read raw, or as bits that are left, encoded later, or away meanwhile."""
+    for seed in range(EXAMPLES // 10):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        shape = (rng.randint(2, 7), 3, 4, 4)
+        assert_equals_keep(
+            residual(), rng, shape, rng.randint(2000, 17000), seed, dtype="bf16", fuse=True
+        )
+
+
 def assert_equals_keep(
-    net: nn.Module, rng: random.Random, shape: tuple[int, ...], chunk_size: int, seed: int
+    net: nn.Module,
+    rng: random.Random,
+    shape: tuple[int, ...],
+    chunk_size: int,
+    seed: int,
+    **how: object,
 ) -> None:
     """A drawn plan is sound, and run in any order trains to keep's bits inside its peak."""
     batches = random_batches(STEPS, shape, CLASSES, seed)
     optimizer = SGD(momentum=0.9)
-    graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size)
+    graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, **how)
     kept = lower(graph, keep(graph), random_costs(rng))
     schedule = drawn_schedule(graph, rng)
     check(schedule)

@@ -1,10 +1,10 @@
 """Building a program: the walk through a plan's launches that opens and ends live intervals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import RAW, Form, Graph, Pass, Use, in_form, overlap
+from ...graph import CODECS, RAW, Form, Graph, Need, Pass, Use, in_form, overlap
 from ..ir.plan import Bridge, Plan
 from .program import (
     NONE,
@@ -57,11 +57,9 @@ class _ProgramBuilder:
         self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
         self._codes: dict[Section, int] = {}  # the present intervals of codes
         self._filled: dict[int, tuple[Channels, ...]] = {}
-        self._bridges: dict[str, dict[int, list[Bridge]]] = {}  # to come, the next one last
-        for bridge in sorted(plan.bridges, key=lambda each: each.needed_by, reverse=True):
-            of_buffer = self._bridges.setdefault(bridge.buffer, {})
-            for section in range(bridge.first, bridge.first + bridge.count):
-                of_buffer.setdefault(section, []).append(bridge)
+        self._bridged = {bridge.buffer for bridge in plan.bridges}
+        self._transfers = _by_section(plan, coded=False)  # to come, the next one last
+        self._coded = _by_section(plan, coded=True)  # to come, the next one last
         self._encoded_after = _last_launches_before_codes(graph, plan, planned)
         self._slot_start: dict[int, int] = {}
 
@@ -80,7 +78,7 @@ class _ProgramBuilder:
         if number == self._split:
             self._phase_split = len(self._launches)
         self._slot_start.setdefault(launch.slot, len(self._launches))
-        for use in pass_.reads if self._bridges else ():
+        for use in pass_.reads if self._coded else ():
             self._decode(launch, use)
         index = self._add(launch)
         reads = tuple([self._used(index, use) for use in pass_.reads])
@@ -111,7 +109,7 @@ class _ProgramBuilder:
         """The present intervals of the sections that launch `index` uses."""
         first, last = self._used_sections(index, use)
         touched = self._present[use.buffer][first:last]
-        if NONE in touched or use.buffer in self._bridges:
+        if NONE in touched or use.buffer in self._bridged:
             touched = [self._find(index, use, section) for section in range(first, last)]
             if len({self._intervals[number].form for number in touched}) > 1:
                 raise ScheduleError(
@@ -145,15 +143,19 @@ class _ProgramBuilder:
 
         That of its code where the use can read it.
         """
-        buffer = use.buffer
-        bridge = self._due(buffer, section, self._launches[index].slot)
-        if bridge is not None:
-            self._bridges[buffer][section].pop()
-            if bridge.tier is not None:
-                return self._prefetch(index, section, bridge)
+        buffer, slot = use.buffer, self._launches[index].slot
+        coded = _due(self._coded, (buffer, section), slot) if use.forms else None
+        if coded is not None and coded.form in use.forms:
+            self._coded[buffer, section].pop()
+            if coded.tier is not None:
+                return self._prefetch(index, section, coded)
         code = self._codes.get((buffer, section), NONE)
         if code != NONE and self._intervals[code].form in use.forms:
             return code
+        bridge = _due(self._transfers, (buffer, section), slot)
+        if bridge is not None:
+            self._transfers[buffer, section].pop()
+            return self._prefetch(index, section, bridge)
         if self._present[buffer][section] == NONE:
             if buffer not in self._graph.inputs:
                 raise ScheduleError(
@@ -164,11 +166,6 @@ class _ProgramBuilder:
             live.first = max(0, self._phase_split)
             live.written = live.first - 1
         return self._present[buffer][section]
-
-    def _due(self, buffer: str, section: int, slot: int) -> Bridge | None:
-        """The bridge that ends with a use of the section in this slot."""
-        bridges = self._bridges.get(buffer, {}).get(section)
-        return bridges[-1] if bridges and slot >= bridges[-1].needed_by else None
 
     def _prefetch(self, index: int, section: int, bridge: Bridge) -> int:
         """The interval that a prefetch begins."""
@@ -193,14 +190,16 @@ class _ProgramBuilder:
         """Add the recodes of the codes that the launch needs raw."""
         due: list[tuple[int, Form]] = []
         for section in range(*_sections(self._graph, launch, use)):
-            bridge = self._due(use.buffer, section, launch.slot)
-            if bridge is not None and bridge.form not in (RAW, *use.forms):
+            bridge = _due(self._coded, (use.buffer, section), launch.slot)
+            if bridge is None or bridge.form in use.forms:
+                continue
+            if CODECS[bridge.form].gives is Need.VALUES:
                 due.append((section, bridge.form))
         for sections, form in _runs(due):
             index = self._add_recode(launch, use.buffer, sections, form, RAW)
             codes = []
             for section in sections:
-                bridge = self._bridges[use.buffer][section].pop()
+                bridge = self._coded[use.buffer, section].pop()
                 there = bridge.tier is None
                 code = self._codes[use.buffer, section] if there else NONE
                 codes.append(code if there else self._prefetch(index, section, bridge))
@@ -284,6 +283,22 @@ class _ProgramBuilder:
                 end = split if live.written < split else len(self._launches)
                 live.last = max(live.last, end - 1)
                 live.pinned_to_phase_end = True
+
+
+def _by_section(plan: Plan, *, coded: bool) -> dict[Section, list[Bridge]]:
+    """The bridges of each section, raw or coded, the next one last."""
+    found: dict[Section, list[Bridge]] = {}
+    for bridge in sorted(plan.bridges, key=lambda each: each.needed_by, reverse=True):
+        if (bridge.form != RAW) is coded:
+            for section in range(bridge.first, bridge.first + bridge.count):
+                found.setdefault((bridge.buffer, section), []).append(bridge)
+    return found
+
+
+def _due(bridges: Mapping[Section, list[Bridge]], section: Section, slot: int) -> Bridge | None:
+    """The bridge that ends with a use of the section in this slot."""
+    of_section = bridges.get(section)
+    return of_section[-1] if of_section and slot >= of_section[-1].needed_by else None
 
 
 def _sections(graph: Graph, launch: ProgramLaunch, use: Use) -> tuple[int, int]:

@@ -48,10 +48,13 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
 def _first_sections(schedule: Schedule) -> Firsts:
     """The numbers of first sections, with the sections of all buffers in all forms numbered."""
     raw = ((name, RAW) for name in schedule.graph.buffers)
-    operands = (each for step in schedule.steps for each in (*step.reads, *step.writes))
-    coded = (
-        (each.buffer, each.form) for each in (*operands, *schedule.residencies) if each.form != RAW
-    )
+    coded = [
+        (each.buffer, each.form)
+        for step in schedule.steps
+        for each in (*step.reads, *step.writes)
+        if each.form != RAW
+    ]
+    coded += [(each.buffer, each.form) for each in schedule.residencies if each.form != RAW]
     numbers: dict[tuple[str, Form], int] = {}
     count = 0
     for name, form in dict.fromkeys((*raw, *coded)):
