@@ -12,14 +12,11 @@ from torch.nn import functional
 from tests.networks.batch_norm import Dense, Residual, activated, residual
 from tests.support.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
-from tvdnn.engine.build import training_variants
 from tvdnn.errors import InputError
 from tvdnn.graph import Kind
 from tvdnn.graph.fusion import ACTIVATIONS
 from tvdnn.kernels.pointwise.activation import FUNCTIONS
 from tvdnn.optim import SGD
-from tvdnn.planner import make as planning
-from tvdnn.planner.make import choose_variant
 from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -112,32 +109,6 @@ def test_residuals_and_relus_are_taken_in() -> None:
     made = {each.op: each for each in graph.passes if each.role == "forward"}
     assert "second" not in made
     assert [use.buffer for use in made["side"].reads[2:]] == ["conv", "statistics second"]
-
-
-def test_signs_of_sums_are_kept_where_there_is_room(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Backward reads them for the maps; where room is short, it reads the maps to the same bits."""
-    net, how = make_net(), {"dtype": "bf16", "chunk_size": CHUNK_SIZE}
-    graphs = training_variants(net, torch.empty(BATCH, *SHAPE), **how)
-    graph, lean = (graphs.graph(fused=True, low_memory=low) for low in (False, True))
-    assert graph.has_low_memory_variant
-    assert not lean.has_low_memory_variant
-    signs = {"signs side", "signs last"}
-    assert graph.optional_maps == signs == set(graph.buffers) - set(lean.buffers)
-    sums = [each for each in graph.passes if each.role == "grad_sums"]
-    read = {use.buffer for each in sums for use in each.reads}
-    assert signs <= read
-    assert not read & {"relu#2", "relu#3"}
-    for limit in (None, 1 << 30):
-        assert choose_variant(graphs, limit, fused=True) is graph
-    assert choose_variant(graphs, 0, fused=True) is choose_variant(graphs, "min", fused=True)
-    assert choose_variant(graphs, 0, fused=True) is lean
-    options = {**how, "kernels": "torch", "steps": 2}
-    kept = trained(net, "keep", device, **options)
-    monkeypatch.setattr(planning, "OPTIONAL_SHARE", 0.0)
-    least = trained(net, "keep", device, **options, budget=1 << 30)
-    assert all(torch.equal(one, other) for one, other in zip(kept, least, strict=True))
 
 
 def test_sums_of_two_normalizations_are_found_together() -> None:

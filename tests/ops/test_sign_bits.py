@@ -1,32 +1,44 @@
-"""Residual networks whose last gradient terms come masked by signs, wherever maps are and move."""
+"""Sign bits of maps that ReLUs leave behind sums: who leaves and reads them, to the same bits."""
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.networks import batch_norm
 from tests.networks.sign_bits import NETWORKS, Bottleneck
-from tests.support.running import random_batches
+from tests.support.lowered import lower
+from tests.support.running import random_batches, train
+from tests.support.simulated import h200
 from tvdnn.engine import Trainer, training_graph
-from tvdnn.engine.build import training_variants
-from tvdnn.graph import Graph
+from tvdnn.graph import BITS, Graph, Kind, Need, Pass, Use, in_form
+from tvdnn.kernels.codec.sign_bits import packed_signs_reference
+from tvdnn.ops.bind_pass import bind_pass
+from tvdnn.ops.operator import TORCH_DTYPES, Control
 from tvdnn.optim import SGD
-from tvdnn.planner import make as planning
+from tvdnn.planner.ir.plan import Bridge, Plan
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.verify.check import check
+from tvdnn.runtime.kernel_set import kernel_set
 
 BATCH, SHAPE, CLASSES = 5, (3, 4, 4), 4
 CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
 STEPS = 2
+KERNELS = ("torch", "triton")
 
 
 def make_net() -> nn.Module:
     return NETWORKS["residual"].network()
 
 
-def graph_of(*, fused: bool = True, low_memory: bool = False, dtype: str = "bf16") -> Graph:
-    options = {"dtype": dtype, "chunk_size": CHUNK_SIZE, "optimizer": SGD()}
-    variants = training_variants(make_net(), torch.empty(BATCH, *SHAPE), **options)
-    return variants.graph(fused=fused, low_memory=low_memory)
+def graph_of(
+    net: nn.Module, *, fuse: bool = True, dtype: str = "bf16", shape: tuple[int, ...] = SHAPE
+) -> Graph:
+    options = {"dtype": dtype, "chunk_size": CHUNK_SIZE, "fuse": fuse}
+    return training_graph(net, torch.empty(BATCH, *shape), optimizer=SGD(), **options)
 
 
 def trained(policy: str, device: torch.device, **options: object) -> list[Tensor]:
@@ -45,19 +57,44 @@ def trained(policy: str, device: torch.device, **options: object) -> list[Tensor
 
 def test_last_terms_are_added_where_they_are_made() -> None:
     """Layers of single taps add them. The next block's first is the last in backward."""
-    graph = graph_of()
+    graph = graph_of(make_net())
     last = [each.op for each in graph.passes if each.role == "grad_last"]
     assert last == ["3.narrow", "2.narrow", "1.narrow"]
     sums = {each.op: each for each in graph.passes if each.role == "grad_sums"}
     assert [len(sums[f"{block}.last"].writes) for block in range(4)] == [1, 1, 1, 2]
     assert len(sums["1.last"].reads) == 3  # what was normalized, statistics and the gradient
-    for other in (graph_of(fused=False), graph_of(dtype="tf32"), graph_of(low_memory=True)):
+    for other in (graph_of(make_net(), fuse=False), graph_of(make_net(), dtype="tf32")):
         assert not any(each.role == "grad_last" for each in other.passes)
 
 
-def test_ranges_of_wider_maps_have_no_signs() -> None:
-    """A low-memory step would read it by narrower loads, which may add up in another order."""
+def test_masks_are_read_as_bits_that_forward_may_leave() -> None:
+    graph = graph_of(make_net())
+    left = [use for each in graph.passes for use in each.writes if use.also]
+    read = [use for each in graph.passes for use in each.reads if use.forms]
+    maps = {use.buffer for use in left}
+    assert len(left) == len(maps) == 4
+    assert {use.buffer for use in read} == maps
+    assert all(use == Use(use.buffer, also=(BITS,)) for use in left)
+    assert all(use == Use(use.buffer, need=Need.SIGN, forms=(BITS,)) for use in read)
+    assert sorted(use_roles(graph)) == ["grad_last", "grad_last", "grad_last", "grad_sums"]
 
+
+def use_roles(graph: Graph) -> list[str]:
+    return [each.role for each in graph.passes for use in each.reads if use.forms]
+
+
+def test_bits_take_an_eighth_of_a_byte_a_value() -> None:
+    """Bits that are left come on top of a pass's bytes. Bits that are read stand for two bytes."""
+    graph = graph_of(make_net())
+    for each in graph.passes:
+        uses = [use for use in (*each.reads, *each.writes) if use.forms or use.also]
+        for use in uses:
+            values = graph.buffers[use.buffer].nbytes / 2
+            assert each.form_nbytes[use.buffer, BITS] == values / 8 - bool(use.forms) * values * 2
+        assert len(each.form_nbytes) == len(uses)
+
+
+def test_ranges_of_wider_maps_have_no_bits() -> None:
     class Joined(nn.Module):
         def __init__(self, shared: bool) -> None:
             super().__init__()
@@ -71,22 +108,143 @@ def test_ranges_of_wider_maps_have_no_signs() -> None:
             return self.last(y.mean((2, 3)))
 
     for shared in (False, True):
-        example = torch.empty(BATCH, *SHAPE)
-        options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True}
-        graph = training_graph(Joined(shared), example, optimizer=SGD(), **options)
-        assert bool(graph.optional_maps) is not shared
+        graph = graph_of(Joined(shared))
+        assert bool(use_roles(graph)) is not shared
+        assert any(use.also for each in graph.passes for use in each.writes) is not shared
+
+
+def test_maps_of_odd_channels_have_no_bits() -> None:
+    block = Bottleneck(3, nn.Conv2d(3, 100, 1))
+    block.wide, block.last = nn.Conv2d(64, 100, 1), nn.BatchNorm2d(100)
+    graph = graph_of(nn.Sequential(block, nn.Flatten(), nn.Linear(1600, CLASSES)))
+    assert not use_roles(graph)
+    assert "grad_sums" in {each.role for each in graph.passes}
+
+
+class Operands:
+    """The tensors of a launch of a pass over the whole batch."""
+
+    def __init__(self, graph: Graph, pass_: Pass, generator: torch.Generator) -> None:
+        self.graph, self.pass_, self.generator = graph, pass_, generator
+        self.reads = [self._read(use) for use in pass_.reads]
+        self.params = tuple(self._param(name) for name in pass_.params)
+
+    def _read(self, use: Use) -> Tensor:
+        assert use.channels is None
+        assert not use.shape
+        values = self._randn(self.graph.buffers[use.buffer].shape)
+        if use.need is Need.SIGN:
+            values.relu_()[..., ::9] = torch.nan
+        if self.graph.buffers[use.buffer].kind is Kind.AUX:
+            values.abs_()  # statistics
+        return values.to(TORCH_DTYPES[self.graph.buffers[use.buffer].dtype])
+
+    def _param(self, name: str) -> Tensor | None:
+        return self._randn(self.graph.network.params[name].shape) if name else None
+
+    def _randn(self, shape: Sequence[int]) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, device=self.generator.device)
+
+    def written(self, kernels: str, *, coded: bool) -> list[Tensor]:
+        """What the launch writes, where it reads and leaves sign bits or not."""
+        graph, uses, device = self.graph, self.pass_.writes, self.generator.device
+        reads = [
+            packed_signs_reference(read) if coded and use.forms else read.clone()
+            for read, use in zip(self.reads, self.pass_.reads, strict=True)
+        ]
+        places = {use.buffer: read for read, use in zip(reads, self.pass_.reads, strict=True)}
+        writes = [places.get(use.buffer, empty(graph.buffers[use.buffer], device)) for use in uses]
+        if coded:
+            codes = [in_form(graph.buffers[use.buffer], BITS) for use in uses if use.also]
+            writes += [empty(each, device) for each in codes]
+        one = torch.ones(8, device=device)
+        control = Control(one, one[:1], torch.zeros(1, dtype=torch.int64, device=device))
+        bound = bind_pass(graph, self.pass_)
+        rows = (0, self.pass_.domain)
+        bound.run(
+            bound.launch(
+                kernel_set(kernels), tuple(reads), tuple(writes), self.params, (), rows, control
+            )
+        )
+        return writes
+
+
+def empty(buffer: Any, device: torch.device) -> Tensor:
+    return torch.full(buffer.shape, 77, dtype=TORCH_DTYPES[buffer.dtype], device=device)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "tf32"])
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [(make_net, SHAPE), (batch_norm.residual, batch_norm.SHAPE)],
+    ids=["bottlenecks", "residual"],
+)
+def test_launches_have_the_same_bits_by_either_form(
+    net: Any, shape: tuple[int, ...], dtype: str, kernels: str, generator: torch.Generator
+) -> None:
+    """Every launch that may read or leave sign bits writes what it writes without these."""
+    torch.manual_seed(7)
+    graph = graph_of(net(), dtype=dtype, shape=shape)
+    passes = [each for each in graph.passes if each.form_nbytes]
+    assert len(passes) > 2
+    for each in passes:
+        operands = Operands(graph, each, generator)
+        raw = operands.written(kernels, coded=False)
+        coded = operands.written(kernels, coded=True)
+        for one, other in zip(raw, coded, strict=False):
+            assert not one.isnan().any()
+            assert torch.equal(one, other)
+        left = [one for one, use in zip(raw, each.writes, strict=True) if use.also]
+        for one, bits in zip(left, coded[len(raw) :], strict=True):
+            assert torch.equal(bits, packed_signs_reference(one))
+
+
+def with_bits(graph: Graph, plan: Plan) -> Plan:
+    """The plan with the sign bits of every map whose last readers take them."""
+    slots = [graph.passes[slot.pass_index] for slot in plan.slots]
+    bridges = []
+    for after, pass_ in enumerate(slots):
+        for name in (use.buffer for use in pass_.writes if BITS in use.also):
+            later = range(after + 1, len(slots))
+            raw = [at for at in later if reads_raw(slots[at], name)]
+            read = [at for at in later if name in slots[at].read_buffers]
+            needed_by = next(at for at in read if at > max(raw))
+            count = graph.buffers[name].num_sections
+            bridges.append(Bridge(name, 0, count, after, needed_by, after, BITS, None))
+    return Plan("with bits", plan.segments, tuple(bridges))
+
+
+def reads_raw(pass_: Pass, name: str) -> bool:
+    return any(use.buffer == name and BITS not in use.forms for use in pass_.reads)
+
+
+def test_bits_train_to_the_bits_of_maps() -> None:
+    """Of every map whose readers by sign come last, bits are left and read in its place."""
+    net = make_net()
+    graph = graph_of(net)
+    costs, batches = h200(graph), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6)
+    raw = keep(graph)
+    coded = with_bits(graph, raw)
+    assert len(coded.bridges) == 4
+    schedules = [lower(graph, plan, costs) for plan in (raw, coded)]
+    for each in schedules:
+        check(each)
+    forms = [form for step in schedules[1].steps for form in step.forms]
+    maps = {each.buffer for each in coded.bridges}
+    assert {buffer for buffer, _ in forms} == maps
+    assert all(forms.count((name, BITS)) >= 2 for name in maps)
+    assert not any(step.forms for step in schedules[0].steps)
+    assert schedules[1].peak_nbytes < schedules[0].peak_nbytes
+    kept, found = (train(net, each, batches, order_seed=5) for each in schedules)
+    assert found.equals(kept)
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])
-def test_every_policy_trains_to_the_same_bits(
-    kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also those that keep no signs, for want of room or since their ops are not fused."""
+def test_every_policy_trains_to_the_same_bits(kernels: str, device: torch.device) -> None:
+    """Also those that keep no bits, since their ops are not fused."""
     steps = {"kernels": kernels, "order_seed": 5}
     kept = trained("keep", device, **steps)
     assert all(value.isfinite().all() for value in kept)
-    found = [trained("vdnn-all:m", device, **steps)]
-    monkeypatch.setattr(planning, "OPTIONAL_SHARE", 0.0)
-    found.append(trained("keep", device, **steps, budget=1 << 30))
-    for moved in found:
-        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+    moved = trained("vdnn-all:m", device, **steps)
+    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))

@@ -20,7 +20,7 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.segments import Variant, segments
-from tvdnn.planner.make import Problem, choose_variant
+from tvdnn.planner.make import Problem
 from tvdnn.planner.policies import POLICIES, policy_named
 from tvdnn.planner.problem import GraphProblem, Policy
 from tvdnn.units import MIB
@@ -35,19 +35,18 @@ def graph() -> Graph:
 
 
 def test_variants_are_expanded_once() -> None:
-    asked: list[tuple[bool, bool]] = []
+    asked: list[bool] = []
     variants = graph_variants(NETWORK, SETTINGS)
 
-    def expanded(fused: bool, low_memory: bool) -> Graph:
-        asked.append((fused, low_memory))
-        return variants.graph(fused=fused, low_memory=low_memory)
+    def expanded(fused: bool) -> Graph:
+        asked.append(fused)
+        return variants.graph(fused=fused)
 
     problem = Problem(GraphVariants(expanded), h200(variants.graph(fused=True)), "min")
     fused, unfused = problem.graph("auto"), problem.graph("vdnn-all")
     assert len(fused.network.ops) < len(unfused.network.ops)
     assert problem.within(None).graph("keep") is problem.graph("tvdnn-ilp") is fused
-    assert sorted(asked) == [(False, False), (True, False)]  # no map of VGG-16 is optional
-    assert choose_variant(variants, "min", fused=True) == fused
+    assert sorted(asked) == [False, True]
 
 
 def test_a_floor_is_found_once_for_all_budgets(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_be_separate
-from tvdnn.planner.ir.plan import Bridge, Plan, Segment, Slot
+from tvdnn.planner.ir.plan import HOST, Bridge, Plan, Segment, Slot
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
 
@@ -23,10 +23,11 @@ class Turn:
 
 
 def random_plan(graph: Graph, rng: random.Random) -> Plan:
-    """A plan of `graph` drawn from all that the data model can say of it without codecs."""
+    """A plan of `graph` drawn from all that the data model can say of it."""
     turns = ordered(graph, recomputed(graph, rng))
     segments = tuple(_random_segments(graph, turns, rng))
-    return Plan("random", segments, tuple(_random_transfers(graph, segments, rng)))
+    bridges = (*_random_transfers(graph, segments, rng), *_random_codes(graph, segments, rng))
+    return Plan("random", segments, bridges)
 
 
 def recomputed(graph: Graph, rng: random.Random) -> list[Slot]:
@@ -157,6 +158,27 @@ def _random_transfers(
             count = rng.randint(1, buffer.num_sections - first)
             back = rng.randint(leave + 1, back)
             yield Bridge(name, first, count, leave, back, earliest_prefetch=rng.randint(0, back))
+
+
+def _random_codes(
+    graph: Graph, segments: Sequence[Segment], rng: random.Random
+) -> Iterable[Bridge]:
+    """Codes for reads that can take them, left by the last write or encoded behind a later read."""
+    slots = [slot for segment in segments for slot in segment.slots]
+    since: dict[str, list[int]] = {}  # by buffer, its last write and the reads behind it
+    for number, slot in enumerate(slots):
+        pass_ = graph.passes[slot.pass_index]
+        for use in pass_.reads:
+            for form in use.forms:
+                if since.get(use.buffer) and rng.random() < 0.7:
+                    sections = 0, graph.buffers[use.buffer].num_sections
+                    after = rng.choice(since.pop(use.buffer))
+                    tier = HOST if rng.random() < 0.3 else None
+                    earliest = rng.randint(0, number)
+                    yield Bridge(use.buffer, *sections, after, number, earliest, form, tier)
+            if use.buffer in since:
+                since[use.buffer].append(number)
+        since |= {use.buffer: [number] for use in pass_.writes if use.channels is None}
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

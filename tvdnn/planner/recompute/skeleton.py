@@ -208,13 +208,6 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
     return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
 
 
-def least_moving_plan(graph: Graph) -> Plan:
-    """The plan of the smallest blocks, layer by layer, that offloads all idle sections."""
-    choice = RecomputeChoice(Variant.MEMORY, (), (), coded=False)
-    skeleton = skeleton_of(graph, Candidates((), ()), choice)
-    return skeleton.offloading(skeleton.all_idle)
-
-
 def leanest_plans(graph: Graph, candidates: Candidates) -> Iterator[Plan]:
     """Plans of the smallest blocks that offload all idle sections, recomputing all maps or none."""
     regions = candidates.regions
