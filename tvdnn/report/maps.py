@@ -17,9 +17,9 @@ BOTH = " + "  # between the means of a map whose sections have several
 class MapRow:
     """The decision for one feature map.
 
-    `decision` is "keep", "offload", "recompute", "free" (no pass of the backward reads it), a form
-    that sections rest in, or a form and "offload". `sections_away` counts the sections that leave
-    the device, `sections_coded` those that rest in a code and not raw.
+    `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it), or a
+    form in which sections rest, also with "offload" or "recompute". `sections_away` counts the
+    sections that leave the device, `sections_coded` those that rest in a code and not raw.
     """
 
     name: str
@@ -50,9 +50,12 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
             continue
         last = last_reads.get(name)
         forms = coded.get(name, {})
-        means = sorted({*forms.values()}) + ["offload"] * (name in away)
-        decision = BOTH.join(means) or _decision(schedule, name, last, recomputed)
-        why = plan.reasons.get(name) or _why(schedule, decision, last)
+        means = sorted({*forms.values()})
+        raw = _decision(schedule, name, last, away, recomputed)
+        if not means or raw in ("offload", "recompute"):
+            means.append(raw)
+        why = plan.reasons.get(name) or _why(schedule, raw, last)
+        decision = BOTH.join(means)
         rows.append(_row(buffer, decision, why, away.get(name, 0), len(forms)))
     return tuple(rows)
 
@@ -121,7 +124,15 @@ def _last_reads(schedule: Schedule) -> dict[str, int]:
     return {use.buffer: index for index, pass_ in passes for use in pass_.reads}
 
 
-def _decision(schedule: Schedule, name: str, last: int | None, recomputed: frozenset[str]) -> str:
+def _decision(
+    schedule: Schedule,
+    name: str,
+    last: int | None,
+    away: Mapping[str, int],
+    recomputed: frozenset[str],
+) -> str:
+    if name in away:
+        return "offload"
     if name in recomputed:
         return "recompute"
     return "free" if last is None or _is_forward(schedule, last) else "keep"

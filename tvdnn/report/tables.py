@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..graph import CODECS
 from ..planner.timing.calibrate import SHOWN, Calibration
 from ..units import format_bytes
 from .maps import BOTH, MapRow
@@ -151,7 +152,8 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
 def _decision(row: MapRow) -> str:
     parts = []
     for means in row.decision.split(BOTH):
-        count = row.sections_away if means == "offload" else row.sections_coded
+        coded = row.sections_coded if means in CODECS else 0
+        count = row.sections_away if means == "offload" else coded
         parts.append(means if count in (0, row.sections) else f"{means} {count} sections")
     return BOTH.join(parts)
 
