@@ -56,7 +56,7 @@ def sum_over_a_concatenation(w: Writer, x: str) -> str:
 
 @kind(6)
 def bottleneck(w: Writer, x: str) -> str:
-    """ResNet-50's blocks: ReLUs behind sums, whose signs may rest as bits."""
+    """ResNet-50's blocks: ReLUs behind sums. Their signs fit bits where channels fill bytes."""
     w.at_most(x, LARGE)
     wide = choice(w.source, (128, 16, 128, 8))
     value = conv_to(w, x, wide)

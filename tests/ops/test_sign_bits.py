@@ -1,6 +1,7 @@
 """Sign bits of maps that ReLUs leave behind sums: who leaves and reads them, to the same bits."""
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from tvdnn.ops.bind_pass import bind_pass
 from tvdnn.ops.operator import TORCH_DTYPES, Control
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.plan import Bridge, Plan
+from tvdnn.planner.ir.schedule import Action, Schedule
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
 from tvdnn.runtime.kernel_set import kernel_set
@@ -201,43 +203,45 @@ def test_launches_have_the_same_bits_by_either_form(
             assert torch.equal(bits, packed_signs_reference(one))
 
 
-def with_bits(graph: Graph, plan: Plan) -> Plan:
-    """The plan with the sign bits of every map whose last readers take them."""
+def encoding(graph: Graph, plan: Plan) -> Plan:
+    """The plan with bits that are encoded behind the last use of a raw map, not left by forward."""
     slots = [graph.passes[slot.pass_index] for slot in plan.slots]
-    bridges = []
-    for after, pass_ in enumerate(slots):
-        for name in (use.buffer for use in pass_.writes if BITS in use.also):
-            later = range(after + 1, len(slots))
-            raw = [at for at in later if reads_raw(slots[at], name)]
-            read = [at for at in later if name in slots[at].read_buffers]
-            needed_by = next(at for at in read if at > max(raw))
-            count = graph.buffers[name].num_sections
-            bridges.append(Bridge(name, 0, count, after, needed_by, after, BITS, None))
-    return Plan("with bits", plan.segments, tuple(bridges))
+
+    def last_raw(bridge: Bridge) -> int:
+        before = range(bridge.after + 1, bridge.needed_by)
+        return max(at for at in before if bridge.buffer in slots[at].read_buffers)
+
+    bridges = (replace(each, after=last_raw(each)) for each in plan.bridges)
+    return replace(plan, bridges=tuple(bridges))
 
 
-def reads_raw(pass_: Pass, name: str) -> bool:
-    return any(use.buffer == name and BITS not in use.forms for use in pass_.reads)
+def recodes(schedule: Schedule) -> Counter[str]:
+    """By buffer, the rows that recodes encode."""
+    found: Counter[str] = Counter()
+    for step in schedule.steps:
+        if step.action is Action.RECODE:
+            found[step.reads[0].buffer] += step.stop - step.start
+    return found
 
 
 def test_bits_train_to_the_bits_of_maps() -> None:
-    """Of every map whose readers by sign come last, bits are left and read in its place."""
+    """Bits are left by forward, or encoded later, and read in the place of every map."""
     net = make_net()
     graph = graph_of(net)
     costs, batches = h200(graph), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6)
-    raw = replace(keep(graph), bridges=())
-    coded = with_bits(graph, raw)
-    assert len(coded.bridges) == 4
-    schedules = [lower(graph, plan, costs) for plan in (raw, coded)]
+    left = keep(graph)
+    raw = replace(left, bridges=())
+    schedules = [lower(graph, plan, costs) for plan in (raw, left, encoding(graph, left))]
     for each in schedules:
         check(each)
-    forms = [form for step in schedules[1].steps for form in step.forms]
-    maps = {each.buffer for each in coded.bridges}
-    assert {buffer for buffer, _ in forms} == maps
-    assert all(forms.count((name, BITS)) >= 2 for name in maps)
-    assert not any(step.forms for step in schedules[0].steps)
-    kept, found = (train(net, each, batches, order_seed=5) for each in schedules)
-    assert found.equals(kept)
+    names = {use.buffer for each in graph.passes for use in each.reads if use.forms}
+    assert {each.buffer for each in left.bridges} == names
+    coded = [Counter(form for step in each.steps for form in step.forms) for each in schedules]
+    assert coded == [{}, {(name, BITS): 2 for name in names}, {(name, BITS): 2 for name in names}]
+    recoded = [recodes(each) for each in schedules]
+    assert recoded == [Counter(), Counter(), Counter(dict.fromkeys(names, BATCH))]
+    kept, *found = (train(net, each, batches, order_seed=5) for each in schedules)
+    assert all(each.equals(kept) for each in found)
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])

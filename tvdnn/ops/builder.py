@@ -123,10 +123,7 @@ class Builder(Masks):
         )
 
     def _form_nbytes(self, uses: Iterable[Use]) -> dict[tuple[str, Form], float]:
-        """By buffer and form, the bytes that a code has more than the map that is read raw.
-
-        A code that is left beside a map comes on top.
-        """
+        """By buffer and form, the bytes of a code that is left, or read in the place of the map."""
         found: dict[tuple[str, Form], float] = {}
         for use in uses:
             buffer = self.buffers[use.buffer]

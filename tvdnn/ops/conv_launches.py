@@ -8,7 +8,7 @@ import torch
 
 from ..graph import POOL_2X2
 from .bias_rounding import run_round
-from .operator import Launch
+from .operator import Launch, launches
 from .optimizer import run_fused_update
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
@@ -67,12 +67,6 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
 
 
-def _run_grad_last(a: Launch) -> None:
-    dy, packed, added, mask = a.reads
-    mask = mask.view(*added.shape[:-1], -1)
-    a.kernels.conv2d_grad_last(dy, packed, added, mask, a.writes[0])
-
-
 def _run_grad_weight(a: Launch) -> None:
     """The sums over both maps. Their plan counts no rows beside a row tile of the larger map."""
     small, large = a.reads
@@ -98,5 +92,5 @@ LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "round": run_round,
     "update": run_fused_update,
     "grad_input": _run_grad_input,
-    "grad_last": _run_grad_last,
+    "grad_last": launches("conv2d_grad_last", stores=False),
 }

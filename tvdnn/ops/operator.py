@@ -60,7 +60,8 @@ class Launch:
 
     # The launchers, or their references under the same names.
     kernels: Any
-    # In the order of the pass's uses.
+    # In the order of the pass's uses. A map that is read in another form than raw is a code, and
+    # codes that are left beside writes come behind all writes, in the order of these.
     reads: tuple[torch.Tensor, ...]
     writes: tuple[torch.Tensor, ...]
     # In the order of the pass's names; None where the op has no such parameter.
