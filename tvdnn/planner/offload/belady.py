@@ -6,6 +6,7 @@ them while it is on the device, and the gradients between them never exist for t
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import product
 
 from ...graph import Graph
 from ..ir.costs import Costs
@@ -24,18 +25,20 @@ def skeletons(graph: Graph, costs: Costs) -> Iterator[Skeleton]:
     """Skeletons of blocks of three sizes, each different.
 
     Layer-major and, where fusible regions have enough inner maps, section-major in backward or in
-    both directions.
+    both directions. With all codes that passes can leave, then without.
     """
-    found, seen = regions(graph, costs), set[tuple[Segment, ...]]()
+    found, seen = regions(graph, costs), set[tuple[tuple[Segment, ...], bool]]()
     none = (frozenset[str](),) * len(found)
-    for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
+    variants = (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY)
+    for coded, variant in product((True, False), variants):
         orders = ((None, False), (variant, False), (variant, True))
         for block, through in orders if _have_inner_maps(graph, found) else orders[:1]:
-            choice = RecomputeChoice(variant, (block,) * len(found), none, through=through)
+            blocks = (block,) * len(found)
+            choice = RecomputeChoice(variant, blocks, none, through=through, coded=coded)
             skeleton = skeleton_of(graph, Candidates(found, ()), choice)
-            parts = skeleton.program.plan.segments
-            if parts not in seen:
-                seen.add(parts)
+            plan = skeleton.program.plan
+            if (plan.segments, bool(plan.bridges)) not in seen:
+                seen.add((plan.segments, bool(plan.bridges)))
                 yield skeleton
 
 
