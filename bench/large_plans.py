@@ -55,6 +55,7 @@ class Case:
     policy: str
     budget: float  # below 1 a share of the peak of keep, else bytes
     chunk_size: int = 16 * MIB
+    side: int | None = None  # of images; None: as the network is made for
 
 
 CASES: Final = (
@@ -90,7 +91,9 @@ def graph_of(case: Case) -> Graph:
     """A training step of the case's network, as its policy plans it, on the meta device."""
     with torch.device("meta"):
         net = models.by_name(case.net)
-        x = torch.empty(case.batch, *models.image_shape(case.net))
+        channels, *sides = models.image_shape(case.net)
+        sides = sides if case.side is None else [case.side, case.side]
+        x = torch.empty(case.batch, channels, *sides)
     return training_graph(
         net,
         x,
