@@ -62,9 +62,8 @@ class JoinedPasses:
     """Passes that go block by block together, and which others may join them."""
 
     def __init__(self) -> None:
-        self.slots: list[Slot] = []
-        self.used: set[str] = set()
-        self.written: set[str] = set()
+        self._used: set[str] = set()
+        self._written: set[str] = set()
         self._at_once_read: set[str] = set()  # all rows of them, or those of neighbouring blocks
         self._at_once_written: set[str] = set()
 
@@ -72,24 +71,23 @@ class JoinedPasses:
         """Whether no pass needs more of a buffer than the block that another has come to."""
         read, written = _at_once(pass_.reads), _at_once(pass_.writes)
         return (
-            self.written.isdisjoint(read)
-            and self.used.isdisjoint(written)
+            self._written.isdisjoint(read)
+            and self._used.isdisjoint(written)
             and self._at_once_read.isdisjoint(pass_.written_buffers)
             and self._at_once_written.isdisjoint(pass_.used_buffers)
         )
 
     def must_precede(self, pass_: Pass) -> bool:
         """Whether the pass reads what these write, or writes over what they use."""
-        ours, theirs = self.written, self.used
+        ours, theirs = self._written, self._used
         return not (
             ours.isdisjoint(pass_.read_buffers) and theirs.isdisjoint(pass_.written_buffers)
         )
 
-    def add(self, slot: Slot, pass_: Pass) -> None:
-        """Append a slot of the pass."""
-        self.slots.append(slot)
-        self.used |= pass_.used_buffers
-        self.written |= pass_.written_buffers
+    def add(self, pass_: Pass) -> None:
+        """Let the pass join these."""
+        self._used |= pass_.used_buffers
+        self._written |= pass_.written_buffers
         self._at_once_read |= _at_once(pass_.reads)
         self._at_once_written |= _at_once(pass_.writes)
 
@@ -129,34 +127,35 @@ class _Weaver:
     def segments(self, number: int) -> Iterator[Segment]:
         """The segments of one run and of all that is made again for it."""
         run, passes = self._runs[number], self._graph.passes
-        everything, part, ahead = JoinedPasses(), JoinedPasses(), list[int]()
+        everything = JoinedPasses()
         for index in run.passes:
-            everything.add(Slot(index), passes[index])
+            everything.add(passes[index])
+        ahead, slots, part = list[int](), list[Slot](), JoinedPasses()
         self._of_run.clear()
         for index in run.passes:
             first, joined = self._divided(run, everything, self._makers(index))
             if any(part.must_precede(passes[each]) for each in first):
-                yield from self._in_blocks(run, ahead, part)
-                part, ahead = JoinedPasses(), []
+                yield from self._in_blocks(run, ahead, slots)
+                ahead, slots, part = [], [], JoinedPasses()
             ahead += first
-            for each in joined:
-                part.add(Slot(each, recompute=True), passes[each])
-            part.add(Slot(index), passes[index])
+            slots += [*(Slot(each, recompute=True) for each in joined), Slot(index)]
+            for each in (*joined, index):
+                part.add(passes[each])
             self._run(index)
-        yield from self._in_blocks(run, ahead, part)
+        yield from self._in_blocks(run, ahead, slots)
 
     def _in_blocks(
-        self, run: PassRun, ahead: Iterable[int], part: JoinedPasses
+        self, run: PassRun, ahead: Iterable[int], slots: Sequence[Slot]
     ) -> Iterator[Segment]:
         for index in ahead:
             yield in_blocks(self._graph, [Slot(index, recompute=True)], self._rest)
         if isinstance(run.block, Variant):
-            yield in_blocks(self._graph, part.slots, run.block)
+            yield in_blocks(self._graph, slots, run.block)
             return
-        passes = [self._graph.passes[slot.pass_index] for slot in part.slots]
+        passes = [self._graph.passes[slot.pass_index] for slot in slots]
         unit = lcm(*(pass_.unit for pass_ in passes))
         rows = -(-run.block // unit) * unit
-        yield Segment(tuple(part.slots), rows if rows < passes[0].domain else 0)
+        yield Segment(tuple(slots), rows if rows < passes[0].domain else 0)
 
     def _divided(
         self, run: PassRun, everything: JoinedPasses, makers: Sequence[int]
@@ -173,7 +172,7 @@ class _Weaver:
             if not goes_by_sample(pass_) or pass_.domain != domain or not everything.admits(pass_):
                 break
             joined.append(first.pop())
-            everything.add(Slot(joined[-1]), pass_)
+            everything.add(pass_)
         return [*packs, *first], joined[::-1]
 
     def _makers(self, reader: int) -> list[int]:
