@@ -184,7 +184,7 @@ class _Weaver:
             if isinstance(item, int):
                 if not self._was_made(item):
                     found.append(item)
-                    self._run_again(item)
+                    self._recompute(item)
                 continue
             buffer, sources = item
             if self._is_there(buffer, sources, reader):
@@ -241,7 +241,7 @@ class _Weaver:
         self._of_run -= pass_.written_buffers
         self._write(index)
 
-    def _run_again(self, index: int) -> None:
+    def _recompute(self, index: int) -> None:
         names = self._graph.passes[index].written_buffers
         self._copies |= names
         self._of_run |= names
