@@ -11,7 +11,8 @@ from math import lcm
 from typing import NamedTuple
 
 from ...errors import ScheduleError
-from ...graph import Direction, Graph, Kind, Pass, Use, overlap
+from ...graph import Direction, Graph, Kind, Pass, Use
+from ...graph.dataflow import Written, outside, span_of, within
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
 from .supplies import Supplies
@@ -120,7 +121,7 @@ class _Weaver:
                 for name in graph.passes[index].used_buffers:
                     known = self._only_run.setdefault(name, number)
                     self._only_run[name] = number if known == number else MANY
-        self._contents: dict[str, dict[int, Use]] = {}  # by buffer, whose writes it holds
+        self._contents: dict[str, Written] = {}  # by buffer
         self._copies: set[str] = set()  # made again since the last use that kept them
         self._of_run: set[str] = set()  # made again in the present run
 
@@ -178,7 +179,7 @@ class _Weaver:
     def _makers(self, reader: int) -> list[int]:
         """The passes that make again what the reader does not find, each behind its own makers."""
         found = list[int]()
-        due: list[int | tuple[str, frozenset[int]]] = [*self._needs(reader)]
+        due: list[int | tuple[Use, frozenset[int]]] = [*self._needs(reader)]
         while due:
             item = due.pop()
             if isinstance(item, int):
@@ -186,27 +187,28 @@ class _Weaver:
                     found.append(item)
                     self._recompute(item)
                 continue
-            buffer, sources = item
-            if self._is_there(buffer, sources, reader):
+            use, sources = item
+            if self._is_there(use, sources, reader):
                 continue
             supply = self._supplies.making(sources, reader)
             if supply is not None:
                 for index in reversed(supply.passes or supply.packs):
                     due += [index, *self._needs(index)]
-            elif not self._holds(buffer, sources):
+            elif not self._holds(use, sources):
                 name = self._graph.passes[reader].name
-                raise ScheduleError(f"{name} reads {buffer}, which cannot be recomputed for it")
+                raise ScheduleError(f"{name} reads {use.buffer}, which cannot be recomputed for it")
         return found
 
-    def _needs(self, index: int) -> list[tuple[str, frozenset[int]]]:
+    def _needs(self, index: int) -> list[tuple[Use, frozenset[int]]]:
         """What a pass reads, the last first."""
-        names = [use.buffer for use in self._graph.passes[index].reads]
-        return [*zip(names, self._supplies.producers[index], strict=True)][::-1]
+        reads, sources = self._graph.passes[index].reads, self._supplies.producers[index]
+        return [*zip(reads, sources, strict=True)][::-1]
 
-    def _is_there(self, buffer: str, sources: frozenset[int], reader: int) -> bool:
-        """Whether these values of the buffer are there just before the reader runs."""
-        if not sources or not self._holds(buffer, sources):
+    def _is_there(self, use: Use, sources: frozenset[int], reader: int) -> bool:
+        """Whether these values of the use's buffer are there just before the reader runs."""
+        if not sources or not self._holds(use, sources):
             return not sources
+        buffer = use.buffer
         if buffer in self._of_run:
             return True
         readers, passes = self._readers[buffer], self._graph.passes
@@ -225,13 +227,18 @@ class _Weaver:
         making = self._made.get((buffer, reader))
         return making is None or (making is Making.ONCE and buffer in self._copies)
 
-    def _holds(self, buffer: str, sources: frozenset[int]) -> bool:
-        return sources <= self._contents.get(buffer, {}).keys()
+    def _holds(self, use: Use, sources: frozenset[int]) -> bool:
+        """Whether the buffer holds all channels of the use as these passes wrote them."""
+        span = span_of(self._graph, use)
+        found = [*within(self._contents.get(use.buffer, ()), span)]
+        width = sum(stop - start for (start, stop), _ in found)
+        return width == span[1] - span[0] and sources.issuperset(writer for _, writer in found)
 
     def _was_made(self, index: int) -> bool:
         """Whether the pass ran again in this run, and all that it wrote is still there."""
-        names = self._graph.passes[index].written_buffers
-        return names <= self._of_run and all(index in self._contents[name] for name in names)
+        pass_ = self._graph.passes[index]
+        still = all(self._holds(use, frozenset({index})) for use in pass_.writes)
+        return still and pass_.written_buffers <= self._of_run
 
     def _run(self, index: int) -> None:
         """Follow the slot of a pass that is no recompute."""
@@ -251,24 +258,10 @@ class _Weaver:
         """Follow what is in the buffers: a write in place, or of further channels, keeps others."""
         pass_ = self._graph.passes[index]
         for use in pass_.writes:
-            contents = self._contents.setdefault(use.buffer, {})
-            over = [other for other in contents if _covers(use, contents[other])]
-            meets = any(_meets(use, other) for other in contents.values())
-            if meets and use.buffer not in pass_.read_buffers:
-                over = [*contents]
-            for other in over:
-                del contents[other]
-            contents[index] = use
-
-
-def _covers(use: Use, other: Use) -> bool:
-    if use.channels is None or other.channels is None:
-        return use.channels is None
-    return use.channels[0] <= other.channels[0] and other.channels[1] <= use.channels[1]
-
-
-def _meets(use: Use, other: Use) -> bool:
-    return use.channels is None or other.channels is None or overlap(use.channels, other.channels)
+            before, span = self._contents.get(use.buffer, []), span_of(self._graph, use)
+            if use.buffer not in pass_.read_buffers and any(within(before, span)):
+                before = []
+            self._contents[use.buffer] = [*outside(before, span), (span, index)]
 
 
 def _is_pack(graph: Graph, pass_: Pass) -> bool:
