@@ -97,6 +97,13 @@ def _at_once(uses: Iterable[Use]) -> set[str]:
     return {use.buffer for use in uses if use.whole or use.neighbour}
 
 
+class SourcedRead(NamedTuple):
+    """A read, and the passes whose values it is to find."""
+
+    use: Use
+    sources: frozenset[int]  # none: the caller's values
+
+
 class _Weaver:
     """Follows the runs in order, with what each buffer holds and what was made again since."""
 
@@ -179,36 +186,41 @@ class _Weaver:
     def _makers(self, reader: int) -> list[int]:
         """The passes that make again what the reader does not find, each behind its own makers."""
         found = list[int]()
-        due: list[int | tuple[Use, frozenset[int]]] = [*self._needs(reader)]
+        due: list[SourcedRead | tuple[int, SourcedRead]] = [*self._needs(reader)]
         while due:
             item = due.pop()
-            if isinstance(item, int):
-                if not self._was_made(item):
-                    found.append(item)
-                    self._recompute(item)
+            if isinstance(item, SourcedRead):
+                supply = None
+                if not self._is_there(item, reader):
+                    supply = self._supplies.making(item.sources, reader)
+                    self._check(item, supply is not None, reader)
+                for index in reversed(supply.passes or supply.packs) if supply else ():
+                    due += [(index, item), *self._needs(index)]
                 continue
-            use, sources = item
-            if self._is_there(use, sources, reader):
-                continue
-            supply = self._supplies.making(sources, reader)
-            if supply is not None:
-                for index in reversed(supply.passes or supply.packs):
-                    due += [index, *self._needs(index)]
-            elif not self._holds(use, sources):
-                name = self._graph.passes[reader].name
-                raise ScheduleError(f"{name} reads {use.buffer}, which cannot be recomputed for it")
+            index, goal = item
+            needs = [need for need in self._needs(index) if not self._holds(need)]
+            if needs:  # the makers of an ingredient have overwritten them, and made the goal
+                self._check(goal, False, reader)
+            elif not self._was_made(index):
+                found.append(index)
+                self._recompute(index)
         return found
 
-    def _needs(self, index: int) -> list[tuple[Use, frozenset[int]]]:
+    def _check(self, need: SourcedRead, may_be_made: bool, reader: int) -> None:
+        if not may_be_made and not self._holds(need):
+            names = self._graph.passes[reader].name, need.use.buffer
+            raise ScheduleError("{} reads {}, which cannot be recomputed for it".format(*names))
+
+    def _needs(self, index: int) -> list[SourcedRead]:
         """What a pass reads, the last first."""
         reads, sources = self._graph.passes[index].reads, self._supplies.producers[index]
-        return [*zip(reads, sources, strict=True)][::-1]
+        return [*map(SourcedRead, reads, sources)][::-1]
 
-    def _is_there(self, use: Use, sources: frozenset[int], reader: int) -> bool:
-        """Whether these values of the use's buffer are there just before the reader runs."""
-        if not sources or not self._holds(use, sources):
+    def _is_there(self, need: SourcedRead, reader: int) -> bool:
+        """Whether what is needed is there just before the reader runs."""
+        buffer, sources = need.use.buffer, need.sources
+        if not sources or not self._holds(need):
             return not sources
-        buffer = use.buffer
         if buffer in self._of_run:
             return True
         readers, passes = self._readers[buffer], self._graph.passes
@@ -227,17 +239,18 @@ class _Weaver:
         making = self._made.get((buffer, reader))
         return making is None or (making is Making.ONCE and buffer in self._copies)
 
-    def _holds(self, use: Use, sources: frozenset[int]) -> bool:
-        """Whether the buffer holds all channels of the use as these passes wrote them."""
-        span = span_of(self._graph, use)
-        found = [*within(self._contents.get(use.buffer, ()), span)]
+    def _holds(self, need: SourcedRead) -> bool:
+        """Whether the buffer holds all channels of the use as the sources wrote them."""
+        span = span_of(self._graph, need.use)
+        found = [*within(self._contents.get(need.use.buffer, ()), span)]
         width = sum(stop - start for (start, stop), _ in found)
-        return width == span[1] - span[0] and sources.issuperset(writer for _, writer in found)
+        right = need.sources.issuperset(writer for _, writer in found)
+        return not need.sources or (right and width == span[1] - span[0])
 
     def _was_made(self, index: int) -> bool:
         """Whether the pass ran again in this run, and all that it wrote is still there."""
         pass_ = self._graph.passes[index]
-        still = all(self._holds(use, frozenset({index})) for use in pass_.writes)
+        still = all(self._holds(SourcedRead(use, frozenset({index}))) for use in pass_.writes)
         return still and pass_.written_buffers <= self._of_run
 
     def _run(self, index: int) -> None:
