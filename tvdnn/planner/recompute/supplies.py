@@ -1,12 +1,12 @@
 """Supplies: how a buffer can be made again for a pass that reads it.
 
-The one test of what may be recomputed. It follows producers in program order. Just before the
-reader each maker finds what it read the first time, or that is made again with it. From the reader
-on no pass finds another value than without the recompute.
+The one test of what may be recomputed. It follows producers in an order of the passes. Just before
+the reader each maker finds what it read the first time, or that is made again with it. From the
+reader on no pass finds another value than without the recompute.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -19,27 +19,31 @@ class Supply:
     """The passes that make buffers again as a later pass is to find them."""
 
     buffers: frozenset[str]  # made together
-    passes: tuple[int, ...]  # the makers in program order, without packs
+    passes: tuple[int, ...]  # the makers in their order, without packs
     packs: tuple[int, ...]  # make the copies of weights that the makers read
     takes: frozenset[str]  # read by the makers, and made by none of them
 
 
 class Supplies:
-    """The supplies of all reads of a graph."""
+    """The supplies of all reads of a graph, for an order of its passes."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, order: Sequence[int] = ()) -> None:
+        """`order` keeps what each pass reads. Left out, it is program order."""
         self.graph = graph
         self.producers = producers(graph)
-        self._reads: dict[str, list[tuple[int, frozenset[int]]]] = {}  # by buffer, with sources
-        self._writes: dict[str, list[tuple[int, Use]]] = {}  # by buffer
-        self._updates: dict[str, list[int]] = {}  # by parameter
-        for index, pass_ in enumerate(graph.passes):
+        self._place: dict[int, int] = {}  # by pass
+        self._reads: dict[str, list[tuple[int, int, frozenset[int]]]] = {}  # place, pass, sources
+        self._writes: dict[str, list[tuple[int, Use]]] = {}  # with places
+        self._updates: dict[str, list[int]] = {}  # by parameter, places
+        for place, index in enumerate(order or range(len(graph.passes))):
+            self._place[index] = place
+            pass_ = graph.passes[index]
             for use, sources in zip(pass_.reads, self.producers[index], strict=True):
-                self._reads.setdefault(use.buffer, []).append((index, sources))
+                self._reads.setdefault(use.buffer, []).append((place, index, sources))
             for use in pass_.writes:
-                self._writes.setdefault(use.buffer, []).append((index, use))
+                self._writes.setdefault(use.buffer, []).append((place, use))
             for name in pass_.updates:
-                self._updates.setdefault(name, []).append(index)
+                self._updates.setdefault(name, []).append(place)
         self._by_channels = {
             name for name, writes in self._writes.items() if any(use.channels for _, use in writes)
         }
@@ -60,11 +64,16 @@ class Supplies:
         reads = zip(self.graph.passes[reader].reads, self.producers[reader], strict=True)
         return frozenset().union(*(found for use, found in reads if use.buffer == buffer))
 
-    def making(self, sources: frozenset[int], before: int) -> Supply | None:
-        """How to make again what the passes `sources` wrote, before pass `before`."""
-        key = sources, before
+    def backward_readers(self, buffer: str) -> list[int]:
+        """The passes behind forward that read a buffer, in their order."""
+        reads = self._reads.get(buffer, ())
+        return [index for place, index, _ in reads if place >= self._end_of_forward]
+
+    def making(self, sources: frozenset[int], reader: int) -> Supply | None:
+        """How to make again what the passes `sources` wrote, before pass `reader`."""
+        key = sources, reader
         if key not in self._found:
-            makers = self._makers(sources, before)
+            makers = self._makers(sources, self._place[reader])
             self._found[key] = self._supply(makers) if makers else None
         return self._found[key]
 
@@ -78,7 +87,8 @@ class Supplies:
                     return None
                 makers.add(index)
                 for name in self.graph.passes[index].written_buffers:
-                    due |= {each for each in self._read_from(name, before) if each < before}
+                    read = self._read_from(name, before)
+                    due |= {each for each in read if self._place[each] < before}
                 due -= makers
             found = self._made_with(makers, before)
             if found is None:
@@ -113,19 +123,19 @@ class Supplies:
             return False
         if pass_.reduction or self._outputs & pass_.written_buffers:
             return False
-        updates = (self._updates.get(name, ()) for name in pass_.params)
-        return not any(bisect_right(each, index) < bisect_left(each, before) for each in updates)
+        updates, place = (self._updates.get(name, ()) for name in pass_.params), self._place[index]
+        return not any(bisect_right(each, place) < bisect_left(each, before) for each in updates)
 
-    def _read_from(self, name: str, index: int) -> Iterator[int]:
-        """The passes whose values of the buffer pass `index` and later ones read."""
+    def _read_from(self, name: str, place: int) -> Iterator[int]:
+        """The passes whose values of the buffer are read at this place or later."""
         reads = self._reads.get(name, [])
-        first = bisect_left(reads, index, key=itemgetter(0))
-        return (source for _, sources in reads[first:] for source in sources)
+        first = bisect_left(reads, place, key=itemgetter(0))
+        return (source for _, _, sources in reads[first:] for source in sources)
 
     def _is_overwritten(self, use: Use, reader: int, before: int) -> bool:
-        """Whether a pass between these two writes what `reader` read by the use."""
+        """Whether what pass `reader` read by the use is overwritten before this place."""
         writes, channels = self._writes.get(use.buffer, []), use.channels
-        first = bisect_right(writes, reader, key=itemgetter(0))
+        first = bisect_right(writes, self._place[reader], key=itemgetter(0))
         stop = bisect_left(writes, before, key=itemgetter(0))
         return any(
             channels is None or other.channels is None or overlap(channels, other.channels)
@@ -143,7 +153,9 @@ class Supplies:
         return name in self._by_channels and not producing <= {*self._read_from(name, before)}
 
     def _supply(self, makers: Iterable[int]) -> Supply:
-        passes = {index: self.graph.passes[index] for index in sorted(makers)}
+        passes = {
+            index: self.graph.passes[index] for index in sorted(makers, key=self._place.__getitem__)
+        }
         packs = tuple(index for index, pass_ in passes.items() if self._is_pack(pass_))
         written = frozenset(name for pass_ in passes.values() for name in pass_.written_buffers)
         read = frozenset(name for pass_ in passes.values() for name in pass_.read_buffers)
