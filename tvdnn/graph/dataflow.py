@@ -4,13 +4,14 @@ The checker derives them itself (planner/verify/expected_sources.py), so that no
 proves itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from . import Graph, Use
 
 Producers: TypeAlias = tuple[tuple[frozenset[int], ...], ...]
 Span: TypeAlias = tuple[int, int]
+Written: TypeAlias = Sequence[tuple[Span, int]]  # ranges of channels, each with its writer
 
 
 def producers(graph: Graph) -> Producers:
@@ -18,34 +19,32 @@ def producers(graph: Graph) -> Producers:
 
     A buffer that the caller fills has no producer.
     """
-    writers: dict[str, list[tuple[Span, int]]] = {}
+    written: dict[str, Written] = {}
     found = []
     for index, pass_ in enumerate(graph.passes):
-        found.append(tuple(frozenset(_writers_of(graph, writers, use)) for use in pass_.reads))
+        reads = ((written.get(use.buffer, ()), span_of(graph, use)) for use in pass_.reads)
+        found.append(tuple(frozenset(w for _, w in within(*read)) for read in reads))
         for use in pass_.writes:
-            span = _span(graph, use)
-            earlier = writers.get(use.buffer, [])
-            writers[use.buffer] = [*_outside(earlier, span), (span, index)]
+            span = span_of(graph, use)
+            written[use.buffer] = [*outside(written.get(use.buffer, ()), span), (span, index)]
     return tuple(found)
 
 
-def _writers_of(
-    graph: Graph, writers: dict[str, list[tuple[Span, int]]], use: Use
-) -> Iterator[int]:
-    start, stop = _span(graph, use)
-    for (first, last), writer in writers.get(use.buffer, ()):
-        if first < stop and start < last:
-            yield writer
+def within(written: Written, span: Span) -> Iterator[tuple[Span, int]]:
+    """The written channels inside `span`, each range with its writer."""
+    for (first, last), writer in written:
+        if first < span[1] and span[0] < last:
+            yield (max(first, span[0]), min(last, span[1])), writer
 
 
-def _outside(writers: list[tuple[Span, int]], span: Span) -> Iterator[tuple[Span, int]]:
-    """The channels of earlier writes outside `span`, each range with its writer."""
-
-    for (first, last), writer in writers:
+def outside(written: Written, span: Span) -> Iterator[tuple[Span, int]]:
+    """The written channels outside `span`, each range with its writer."""
+    for (first, last), writer in written:
         for start, stop in ((first, min(last, span[0])), (max(first, span[1]), last)):
             if start < stop:
                 yield (start, stop), writer
 
 
-def _span(graph: Graph, use: Use) -> Span:
+def span_of(graph: Graph, use: Use) -> Span:
+    """The channels of a use."""
     return use.channels or (0, graph.buffers[use.buffer].shape[-1])

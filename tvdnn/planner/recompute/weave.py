@@ -1,0 +1,282 @@
+"""Weaving: from an order of passes and what is made again, to the segments of a plan.
+
+Decisions are by buffer and reading pass: between the use before and this one the buffer is not
+there. Its makers run just before the reader. What they read and is not there is made before them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from math import lcm
+from typing import NamedTuple
+
+from ...errors import ScheduleError
+from ...graph import Direction, Graph, Kind, Pass, Use
+from ...graph.dataflow import Written, outside, span_of, within
+from ..ir.plan import Segment, Slot
+from ..lowering.segments import Variant, in_blocks
+from .supplies import Supplies
+
+MANY = -1  # runs that use a buffer
+
+
+class Making(Enum):
+    """When a buffer is made again for a reader."""
+
+    ONCE = "once"  # unless it was made again since the last use that kept it: speed-centric
+    AFRESH = "afresh"  # unless it was made again in the reader's run: memory-centric
+
+
+class PassRun(NamedTuple):
+    """Passes that go through each block together."""
+
+    passes: tuple[int, ...]
+    block: Variant | int  # the rows of a block, rounded up to the passes' units
+    joins: bool = True  # makers for these passes go through the blocks with them where they can
+
+
+def weave(
+    graph: Graph,
+    supplies: Supplies,
+    runs: Iterable[PassRun],
+    made: Mapping[tuple[str, int], Making],
+    rest: Variant,
+) -> Iterator[Segment]:
+    """The segments of these runs, and of all that is made again for their passes.
+
+    The runs hold every pass once, in an order that keeps what each reads. `made` is by buffer and
+    reading pass. A read of a buffer that cannot be made again there keeps the buffer instead.
+    Makers that do not join a run go ahead of it in blocks of `rest`. A run is cut where they need
+    what its first passes make.
+    """
+    ordered = tuple(runs)
+    weaver = _Weaver(graph, supplies, ordered, made, rest)
+    for number in range(len(ordered)):
+        yield from weaver.segments(number)
+
+
+def goes_by_sample(pass_: Pass) -> bool:
+    return pass_.splittable and pass_.direction is not Direction.UPDATE
+
+
+class JoinedPasses:
+    """Passes that go block by block together, and which others may join them."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._written: set[str] = set()
+        self._at_once_read: set[str] = set()  # all rows of them, or those of neighbouring blocks
+        self._at_once_written: set[str] = set()
+
+    def admits(self, pass_: Pass) -> bool:
+        """Whether no pass needs more of a buffer than the block that another has come to."""
+        read, written = _at_once(pass_.reads), _at_once(pass_.writes)
+        return (
+            self._written.isdisjoint(read)
+            and self._used.isdisjoint(written)
+            and self._at_once_read.isdisjoint(pass_.written_buffers)
+            and self._at_once_written.isdisjoint(pass_.used_buffers)
+        )
+
+    def must_precede(self, pass_: Pass) -> bool:
+        """Whether the pass reads what these write, or writes over what they use."""
+        ours, theirs = self._written, self._used
+        return not (
+            ours.isdisjoint(pass_.read_buffers) and theirs.isdisjoint(pass_.written_buffers)
+        )
+
+    def add(self, pass_: Pass) -> None:
+        """Let the pass join these."""
+        self._used |= pass_.used_buffers
+        self._written |= pass_.written_buffers
+        self._at_once_read |= _at_once(pass_.reads)
+        self._at_once_written |= _at_once(pass_.writes)
+
+
+def _at_once(uses: Iterable[Use]) -> set[str]:
+    return {use.buffer for use in uses if use.whole or use.neighbour}
+
+
+class SourcedRead(NamedTuple):
+    """A read, and the passes whose values it is to find."""
+
+    use: Use
+    sources: frozenset[int]  # none: the caller's values
+
+
+class _Weaver:
+    """Follows the runs in order, with what each buffer holds and what was made again since."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        supplies: Supplies,
+        runs: Sequence[PassRun],
+        made: Mapping[tuple[str, int], Making],
+        rest: Variant,
+    ) -> None:
+        self._graph, self._supplies, self._made, self._rest = graph, supplies, made, rest
+        self._runs = runs
+        self._place: dict[int, int] = {}  # by pass, in the order of the runs
+        self._readers: dict[str, list[int]] = {}  # by buffer, in the order of the runs
+        self._only_run: dict[str, int] = {}  # by buffer, its only user, or MANY
+        for number, run in enumerate(runs):
+            for index in run.passes:
+                self._place[index] = len(self._place)
+                for name in graph.passes[index].read_buffers:
+                    self._readers.setdefault(name, []).append(index)
+                for name in graph.passes[index].used_buffers:
+                    known = self._only_run.setdefault(name, number)
+                    self._only_run[name] = number if known == number else MANY
+        self._contents: dict[str, Written] = {}  # by buffer
+        self._copies: set[str] = set()  # made again since the last use that kept them
+        self._of_run: set[str] = set()  # made again in the present run
+
+    def segments(self, number: int) -> Iterator[Segment]:
+        """The segments of one run and of all that is made again for it."""
+        run, passes = self._runs[number], self._graph.passes
+        everything = JoinedPasses()
+        for index in run.passes:
+            everything.add(passes[index])
+        ahead, slots, part = list[int](), list[Slot](), JoinedPasses()
+        self._of_run.clear()
+        for index in run.passes:
+            first, joined = self._divided(run, everything, self._makers(index))
+            if any(part.must_precede(passes[each]) for each in first):
+                yield from self._in_blocks(run, ahead, slots)
+                ahead, slots, part = [], [], JoinedPasses()
+            ahead += first
+            slots += [*(Slot(each, recompute=True) for each in joined), Slot(index)]
+            for each in (*joined, index):
+                part.add(passes[each])
+            self._run(index)
+        yield from self._in_blocks(run, ahead, slots)
+
+    def _in_blocks(
+        self, run: PassRun, ahead: Iterable[int], slots: Sequence[Slot]
+    ) -> Iterator[Segment]:
+        for index in ahead:
+            yield in_blocks(self._graph, [Slot(index, recompute=True)], self._rest)
+        if isinstance(run.block, Variant):
+            yield in_blocks(self._graph, slots, run.block)
+            return
+        passes = [self._graph.passes[slot.pass_index] for slot in slots]
+        unit = lcm(*(pass_.unit for pass_ in passes))
+        rows = -(-run.block // unit) * unit
+        yield Segment(tuple(slots), rows if rows < passes[0].domain else 0)
+
+    def _divided(
+        self, run: PassRun, everything: JoinedPasses, makers: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """The makers that go ahead of the run, and the last ones that join it."""
+        passes, domain = self._graph.passes, self._graph.passes[run.passes[0]].domain
+        first, joined = [*makers], list[int]()
+        if not (run.joins and all(goes_by_sample(passes[index]) for index in run.passes)):
+            return first, joined
+        packs = [index for index in first if _is_pack(self._graph, passes[index])]
+        first = [index for index in first if index not in packs]
+        while first:
+            pass_ = passes[first[-1]]
+            if not goes_by_sample(pass_) or pass_.domain != domain or not everything.admits(pass_):
+                break
+            joined.append(first.pop())
+            everything.add(pass_)
+        return [*packs, *first], joined[::-1]
+
+    def _makers(self, reader: int) -> list[int]:
+        """The passes that make again what the reader does not find, each behind its own makers."""
+        found = list[int]()
+        due: list[SourcedRead | tuple[int, SourcedRead]] = [*self._needs(reader)]
+        while due:
+            item = due.pop()
+            if isinstance(item, SourcedRead):
+                supply = None
+                if not self._is_there(item, reader):
+                    supply = self._supplies.making(item.sources, reader)
+                    self._check(item, supply is not None, reader)
+                for index in reversed(supply.passes or supply.packs) if supply else ():
+                    due += [(index, item), *self._needs(index)]
+                continue
+            index, goal = item
+            needs = [need for need in self._needs(index) if not self._holds(need)]
+            if needs:  # the makers of an ingredient have overwritten them, and made the goal
+                self._check(goal, False, reader)
+            elif not self._was_made(index):
+                found.append(index)
+                self._recompute(index)
+        return found
+
+    def _check(self, need: SourcedRead, may_be_made: bool, reader: int) -> None:
+        if not may_be_made and not self._holds(need):
+            names = self._graph.passes[reader].name, need.use.buffer
+            raise ScheduleError("{} reads {}, which cannot be recomputed for it".format(*names))
+
+    def _needs(self, index: int) -> list[SourcedRead]:
+        """What a pass reads, the last first."""
+        reads, sources = self._graph.passes[index].reads, self._supplies.producers[index]
+        return [*map(SourcedRead, reads, sources)][::-1]
+
+    def _is_there(self, need: SourcedRead, reader: int) -> bool:
+        """Whether what is needed is there just before the reader runs."""
+        buffer, sources = need.use.buffer, need.sources
+        if not sources or not self._holds(need):
+            return not sources
+        if buffer in self._of_run:
+            return True
+        readers, passes = self._readers[buffer], self._graph.passes
+        place = bisect_left(readers, self._place[reader], key=self._place.__getitem__)
+        for index in readers[place:]:
+            if not sources.isdisjoint(self._supplies.sources(buffer, index)):
+                return self._stays_until(buffer, index)
+        if not place:
+            return False
+        last = readers[place - 1]
+        forward = [passes[index].direction is Direction.FORWARD for index in (last, reader)]
+        lives_by_block = self._only_run[buffer] != MANY
+        return self._stays_until(buffer, last) and forward[0] is forward[1] and not lives_by_block
+
+    def _stays_until(self, buffer: str, reader: int) -> bool:
+        making = self._made.get((buffer, reader))
+        return making is None or (making is Making.ONCE and buffer in self._copies)
+
+    def _holds(self, need: SourcedRead) -> bool:
+        """Whether the buffer holds all channels of the use as the sources wrote them."""
+        span = span_of(self._graph, need.use)
+        found = [*within(self._contents.get(need.use.buffer, ()), span)]
+        width = sum(stop - start for (start, stop), _ in found)
+        right = need.sources.issuperset(writer for _, writer in found)
+        return not need.sources or (right and width == span[1] - span[0])
+
+    def _was_made(self, index: int) -> bool:
+        """Whether the pass ran again in this run, and all that it wrote is still there."""
+        pass_ = self._graph.passes[index]
+        still = all(self._holds(SourcedRead(use, frozenset({index}))) for use in pass_.writes)
+        return still and pass_.written_buffers <= self._of_run
+
+    def _run(self, index: int) -> None:
+        """Follow the slot of a pass that is no recompute."""
+        pass_ = self._graph.passes[index]
+        kept = {name for name in pass_.read_buffers if (name, index) not in self._made}
+        self._copies -= kept | pass_.written_buffers
+        self._of_run -= pass_.written_buffers
+        self._write(index)
+
+    def _recompute(self, index: int) -> None:
+        names = self._graph.passes[index].written_buffers
+        self._copies |= names
+        self._of_run |= names
+        self._write(index)
+
+    def _write(self, index: int) -> None:
+        """Follow what is in the buffers: a write in place, or of further channels, keeps others."""
+        pass_ = self._graph.passes[index]
+        for use in pass_.writes:
+            before, span = self._contents.get(use.buffer, []), span_of(self._graph, use)
+            if use.buffer not in pass_.read_buffers and any(within(before, span)):
+                before = []
+            self._contents[use.buffer] = [*outside(before, span), (span, index)]
+
+
+def _is_pack(graph: Graph, pass_: Pass) -> bool:
+    names = pass_.used_buffers
+    return all(graph.buffers[name].kind is Kind.WEIGHT for name in names)
