@@ -11,12 +11,13 @@ from torch import nn
 from torch.nn import functional
 
 from tests.support.running import random_batches
+from tests.support.schedules.coded import Rest, coded_schedule
 from tests.support.simulated import h200
 from tests.support.wrapped_costs import WrappedCosts
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.engine.step_watch import TIMED, WARM
 from tvdnn.errors import DeviceError
-from tvdnn.graph import Graph, Pass
+from tvdnn.graph import BITS, RAW, Graph, Pass
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, Forms, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
@@ -112,6 +113,26 @@ def test_drifts_name_what_misses_most_first() -> None:
     assert str(found).splitlines()[0].endswith(f"predicted ({found.relative_error:+.1%})")
     assert str(found).splitlines()[1].startswith("  2: ")
     assert next(next(iter(column.cells)) for column in drift_table(found).columns) == "2"
+
+
+def test_recodes_are_corrected_by_a_factor_of_their_own() -> None:
+    recodes = "recodes from raw to bits"
+    schedule = coded_schedule(Rest.AWAY)
+    truth = CalibratedCosts(PROFILED, {recodes: 4.0, "mask": 2.0}, PROFILED.link)
+    measured = replace(simulate(schedule, truth), simulated=False)
+    corrected = calibrate(schedule, PROFILED, measured)
+    assert corrected.factors[recodes] == pytest.approx(4.0)
+    assert corrected.factors["mask"] == pytest.approx(2.0)
+    assert corrected.factors["use"] == pytest.approx(1.0)
+    buffer = schedule.graph.buffers["m"]
+    alone_s = PROFILED.recode_s(buffer, 8, RAW, BITS)
+    assert corrected.recode_s(buffer, 8, RAW, BITS) == pytest.approx(4.0 * alone_s)
+    assert simulate(schedule, corrected).step_s == pytest.approx(measured.step_s, rel=1e-3)
+    drifts = {drift.name: drift for drift in compare(schedule, PROFILED, measured).drifts}
+    taken = drifts[recodes]
+    assert taken.measured_s == pytest.approx(4.0 * taken.predicted_s)
+    assert taken.predicted_s == pytest.approx(2 * PROFILED.recode_s(buffer, 4, RAW, BITS))
+    assert {"make", "mask", "copies to the host", "copies to the device"} <= drifts.keys()
 
 
 def test_halves_are_joined_one_behind_the_other() -> None:

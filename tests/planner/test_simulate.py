@@ -5,29 +5,36 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.support.schedules.coded import CODE_NBYTES, MAP_NBYTES, Rest, coded_schedule
 from tests.support.schedules.example import example_schedule
 from tests.support.schedules.maker import FIXED_NBYTES, ScheduleMaker, buffer, graph_of, launchable
 from tvdnn.errors import ScheduleError
-from tvdnn.graph import Graph, Kind, Pass, Use
-from tvdnn.planner.ir.costs import HostLink
+from tvdnn.graph import BITS, RAW, Buffer, Form, Graph, Kind, Pass, Use
+from tvdnn.planner.ir.costs import Forms, HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.ir.timeline import Timeline
+from tvdnn.planner.ir.timeline import Timeline, recode_s
 from tvdnn.planner.timing.memory_profile import average_nbytes, memory_profile
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
+RECODED_ROW_S, CODE_S = 0.125, 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class HandCosts:
-    """A launch takes its pass's seconds a row, one by default."""
+    """A launch takes its pass's seconds a row, one by default, and `CODE_S` a code."""
 
     link: HostLink
     row_s: Mapping[str, float]
     hardware: str = "by hand"
     measured: bool = False
 
-    def launch_s(self, pass_: Pass, rows: int, forms: object = ()) -> float:
-        return rows * self.row_s.get(pass_.name, 1.0)
+    def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
+        return rows * self.row_s.get(pass_.name, 1.0) + len(forms) * CODE_S
+
+    def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
+        assert (source, target) == (RAW, BITS)
+        return rows * RECODED_ROW_S
 
     def min_pass_s(self, pass_: Pass) -> float:
         return self.launch_s(pass_, pass_.domain)
@@ -162,6 +169,36 @@ def test_wait_that_cannot_end_is_named() -> None:
     steps[0] = steps[0]._replace(waits=(2,))
     with pytest.raises(ScheduleError, match=r"no lane can go on: hold \[0, 1\) waits"):
         simulate(replace(made, steps=tuple(steps)), EVEN)
+
+
+@pytest.mark.parametrize(
+    ("rest", "recoded_s", "codes"), [(Rest.STAYS, 0, 0), (Rest.LEFT, 0, 4), (Rest.RECODED, 1, 2)]
+)
+def test_recodes_and_codes_take_their_seconds(rest: Rest, recoded_s: float, codes: int) -> None:
+    """Four passes of eight rows, a second a row, and an eighth of a second a row recoded."""
+    made = coded_schedule(rest)
+    timeline = simulate(made, EVEN)
+    assert timeline.step_s == 32 + recoded_s + codes * CODE_S
+    assert recode_s(made, timeline) == recoded_s
+    assert timeline.stall_s == 0
+
+
+def test_a_code_that_is_away_is_copied_by_its_own_bytes() -> None:
+    """Two offloads of 4 bytes at 64 a second, the second at 32 beside the first prefetch."""
+    made = coded_schedule(Rest.AWAY)
+    copies = [span for span in simulate(made, EVEN).spans if span.lane is Lane.OFFLOAD]
+    assert [(span.start_s, span.end_s) for span in copies] == [(8.5, 8.5625), (8.5625, 8.6875)]
+    assert made.step_name(copies[0].step) == "offload bits of m [0, 2)"
+    assert made.offloaded_nbytes == CODE_NBYTES // 2
+
+
+def test_memory_holds_codes_beside_maps() -> None:
+    """m ends with its recodes, where its bytes become z's. Its code rests until the masks."""
+    made = coded_schedule(Rest.RECODED)
+    found = dict(memory_profile(made, simulate(made, EVEN)))
+    assert found[16.5][Kind.MAP] == MAP_NBYTES + MAP_NBYTES // 2 + CODE_NBYTES
+    assert found[17.0][Kind.MAP] == 2 * MAP_NBYTES + CODE_NBYTES
+    assert made.max_live_nbytes == 2 * MAP_NBYTES + CODE_NBYTES
 
 
 def test_no_steps_take_no_time() -> None:

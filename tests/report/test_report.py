@@ -37,7 +37,7 @@ STEP_KEYS = frozenset(
     {
         *("step_s", "predicted_s", "bound_s", "images_per_s", "peak_bytes", "planned_peak_bytes"),
         *("avg_bytes", "offloaded_bytes", "host_bytes", "fragmentation", "stall_s", "overlap"),
-        *("slowdown", "loss"),
+        *("slowdown", "loss", "coded_bytes", "recode_s"),
     }
 )
 KEYS = STEP_KEYS | {
@@ -232,7 +232,7 @@ def test_the_table_marks_losses_and_what_is_infeasible(kept: Schedule, moved: Sc
 def test_a_long_network_is_folded_to_runs_of_like_maps() -> None:
     def row(number: int, width: int) -> MapRow:
         shape, name = (8, width), f"layer.{number}"
-        return MapRow(name, "map", shape, "float32", MIB, 2, 2, "offload", "why")
+        return MapRow(name, "map", shape, "float32", MIB, 2, 2, 0, "offload", "why")
 
     many = [row(number, 16 if number < 50 else 32) for number in range(80)]
     lines = text(tables.maps_table(many))
@@ -244,9 +244,21 @@ def test_a_long_network_is_folded_to_runs_of_like_maps() -> None:
     assert len(text(tables.maps_table(many[:60]))) == 63
 
 
-def test_a_map_that_leaves_in_part_says_how_many_sections() -> None:
-    row = MapRow("m", "map", (8, 4), "float32", 128, 4, 3, "offload", "why")
-    assert "offload 3 sections" in text(tables.maps_table([row]))[-1]
+@pytest.mark.parametrize(
+    ("away", "coded", "decision", "expected"),
+    [
+        (3, 0, "offload", "offload 3 sections"),
+        (0, 4, "bits", "bits"),
+        (0, 2, "bits", "bits 2 sections"),
+        (3, 4, "bits + offload", "bits + offload 3 sections"),
+        (0, 2, "bits + recompute", "bits 2 sections + recompute"),
+    ],
+)
+def test_a_map_says_of_how_many_sections_a_decision_is(
+    away: int, coded: int, decision: str, expected: str
+) -> None:
+    row = MapRow("m", "map", (8, 4), "float32", 128, 4, away, coded, decision, "why")
+    assert text(tables.maps_table([row]))[-1] == f"m 8x4 128 B 4 {expected} why"
 
 
 # Charts

@@ -16,7 +16,7 @@ from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
-from tvdnn.planner.ir.costs import HostLink
+from tvdnn.planner.ir.costs import Forms, HostLink
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.planner.ir.settings import Table
 from tvdnn.runtime import launch_timer as scratch_module
@@ -146,14 +146,14 @@ def test_each_launch_that_is_measured_is_made_once_to_compile(
     graph = replace(graph, ops=ops)
     made, launched = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
 
-    def turns(_: Scratch, index: int, rows: int) -> tuple[Call, ...]:
+    def turns(_: Scratch, index: int, rows: int, forms: Forms) -> tuple[Call, ...]:
         assert _async_compile.active_mode.get() is not None
         made.extend(each := [(index, rows, turn) for turn in range(2)])
         return tuple(partial(launched.append, one) for one in each)
 
     monkeypatch.setattr(Scratch, "turns", turns)
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
-    scratch.compile(range(len(graph.passes)))
+    scratch.compile((index, ()) for index in range(len(graph.passes)))
     passes = [(i, each) for i, each in enumerate(graph.passes) if each.op != torchs]
     assert len(passes) < len(graph.passes)
     assert launched == made
@@ -166,13 +166,15 @@ def test_a_pass_that_fails_leaves_others_to_compile(monkeypatch: pytest.MonkeyPa
     graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
     launched = list[int]()
 
-    def turns(_: Scratch, index: int, rows: int) -> tuple[Call, ...]:
+    def turns(_: Scratch, index: int, rows: int, forms: Forms) -> tuple[Call, ...]:
         if index == 1:
             raise RuntimeError("out of memory")
         return (partial(launched.append, index),)
 
     monkeypatch.setattr(Scratch, "turns", turns)
-    Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(range(3))
+    Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(
+        (index, ()) for index in range(3)
+    )
     assert set(launched) == {0, 2}
 
 
@@ -190,15 +192,16 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
     """Passes that are measured, on the CPU: each launch takes a second, by three stages half."""
     found: list[tuple[int, Table]] = []
 
-    def measure(self: Scratch, index: int, rows: int) -> float:
-        self.call(index, rows)()
+    def measure(self: Scratch, index: int, rows: int, forms: Forms = ()) -> float:
+        for call in self.turns(index, rows, forms):
+            call()
         table = self.configurations.table
         found.append((index, table))
         return 0.5 if any(way.get("num_stages") == 3 for way in table.values()) else 1.0
 
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path))
     monkeypatch.setattr(Scratch, "measure", measure)
-    monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_: (pass_.unit,))
+    monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_, forms=(): (pass_.unit,))
     monkeypatch.setattr(profiler, "measure_link", lambda *_: HostLink(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
     return found
@@ -229,7 +232,7 @@ def test_measurements_are_told_apart_by_the_configurations_that_passes_ask_for(
         measured.clear()
         found = profile(graph, **options, configurations=configurations)
         assert [each for each, _ in measured] == again
-        ((_, seconds),) = found.samples[graph.passes[index].name]
+        ((_, seconds),) = found.samples[graph.passes[index].name][frozenset()]
         assert seconds == (0.5 if configurations else 1.0)
 
 

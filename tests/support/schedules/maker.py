@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import Buffer, Direction, Graph, Kind, Network, Pass, Use
-from tvdnn.planner.ir.plan import Plan
+from tvdnn.graph import RAW, Buffer, Direction, Form, Graph, Kind, Network, Pass, Use, in_form
+from tvdnn.planner.ir.costs import Forms
+from tvdnn.planner.ir.plan import Bridge, Plan
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 FIXED_NBYTES = 1000
@@ -84,24 +85,38 @@ class ScheduleMaker:
     arena_nbytes: int
     slab_nbytes: int = 0
     steps: list[Step] = field(default_factory=list)
-    _stays: list[tuple[str, int, int, list[int]]] = field(default_factory=list)
-    _current: dict[tuple[str, int], int] = field(default_factory=dict)
+    bridges: list[Bridge] = field(default_factory=list)  # of the plan, for reports
+    _stays: list[tuple[str, int, int, list[int], Form]] = field(default_factory=list)
+    _current: dict[tuple[str, int, Form], int] = field(default_factory=dict)
     _cut: int | None = None
 
-    def place(self, name: str, offset: int, sections: Iterable[int] | None = None) -> None:
+    def place(
+        self, name: str, offset: int, sections: Iterable[int] | None = None, form: Form = RAW
+    ) -> None:
         """New residencies of `sections` (all), the first at `offset`, the others behind it."""
-        item = self.graph.buffers[name]
+        item = in_form(self.graph.buffers[name], form)
         for section in range(item.num_sections) if sections is None else sections:
-            self._current[name, section] = len(self._stays)
-            self._stays.append((name, section, offset, []))
+            self._current[name, section, form] = len(self._stays)
+            self._stays.append((name, section, offset, [], form))
             offset += item.section_nbytes(section)
 
-    def launch(self, name: str, start: int, stop: int, *, recompute: bool = False) -> int:
-        """A launch of the pass `name` over [start, stop); its index."""
+    def launch(
+        self, name: str, start: int, stop: int, forms: Forms = (), *, recompute: bool = False
+    ) -> int:
+        """A launch of the pass `name` over [start, stop) that reads and leaves `forms`."""
         index = next(i for i, pass_ in enumerate(self.graph.passes) if pass_.name == name)
         pass_ = self.graph.passes[index]
-        reads = tuple(self._operand(use, start, stop) for use in pass_.reads)
-        writes = tuple(self._operand(use, start, stop) for use in pass_.writes)
+        chosen = dict(forms)
+        reads = tuple(
+            self._operand(use, start, stop, chosen.get(use.buffer, RAW)) for use in pass_.reads
+        )
+        codes = [
+            (use, form) for use in pass_.writes for form in use.also if (use.buffer, form) in forms
+        ]
+        writes = tuple(
+            self._operand(use, start, stop, form)
+            for use, form in [*((use, RAW) for use in pass_.writes), *codes]
+        )
         return self._add(
             Step(
                 Lane.COMPUTE,
@@ -116,16 +131,23 @@ class ScheduleMaker:
             )
         )
 
-    def offload(self, name: str, section: int, slab: int) -> int:
+    def offload(self, name: str, section: int, slab: int, form: Form = RAW) -> int:
         """A copy of a section from where it is to byte `slab`."""
-        here, there = self._section(name, section, slab)
+        here, there = self._section(name, section, slab, form)
         return self._copy(Lane.OFFLOAD, here, there)
 
-    def prefetch(self, name: str, section: int, slab: int, offset: int) -> int:
+    def prefetch(self, name: str, section: int, slab: int, offset: int, form: Form = RAW) -> int:
         """A copy of a section from byte `slab` to a new residency at `offset`."""
-        self.place(name, offset, (section,))
-        here, there = self._section(name, section, slab)
+        self.place(name, offset, (section,), form)
+        here, there = self._section(name, section, slab, form)
         return self._copy(Lane.PREFETCH, there, here)
+
+    def recode(self, name: str, start: int, stop: int, source: Form, target: Form) -> int:
+        """A recode of rows [start, stop), which are whole sections, in both forms in place."""
+        rows = Use(name), start, stop
+        read, written = (self._operand(*rows, form) for form in (source, target))
+        step = Step(Lane.COMPUTE, Action.RECODE, 0, -1, start, stop, (read,), (written,))
+        return self._add(step)
 
     def half(self) -> None:
         """Here the first half ends."""
@@ -134,13 +156,18 @@ class ScheduleMaker:
     def build(self, *, budget: int | None = None, host_budget: int | None = None) -> Schedule:
         stays = tuple(
             Residency(
-                name, section, offset, self.graph.buffers[name].section_nbytes(section), tuple(at)
+                name,
+                section,
+                offset,
+                in_form(self.graph.buffers[name], form).section_nbytes(section),
+                tuple(at),
+                form,
             )
-            for name, section, offset, at in self._stays
+            for name, section, offset, at, form in self._stays
         )
         schedule = Schedule(
             graph=self.graph,
-            plan=Plan("hand", ()),
+            plan=Plan("hand", (), tuple(self.bridges)),
             steps=tuple(self.steps),
             residencies=stays,
             phase_split=len(self.steps) if self._cut is None else self._cut,
@@ -151,27 +178,26 @@ class ScheduleMaker:
         )
         return with_waits(schedule)
 
-    def _operand(self, use: Use, start: int, stop: int) -> Operand:
-        item = self.graph.buffers[use.buffer]
+    def _operand(self, use: Use, start: int, stop: int, form: Form = RAW) -> Operand:
+        item = in_form(self.graph.buffers[use.buffer], form)
         first, end = use.rows(start, stop, item)
         for section in item.sections_of(first, end):
-            self._use(use.buffer, section)
-        offset = self._stays[self._current[use.buffer, first // item.section]][2]
+            self._use(use.buffer, section, form)
+        offset = self._stays[self._current[use.buffer, first // item.section, form]][2]
         offset += first % item.section * item.row_nbytes
         nbytes = (end - first) * item.row_nbytes
-        return Operand(use.buffer, first, end, Space.ARENA, offset, nbytes)
+        return Operand(use.buffer, first, end, Space.ARENA, offset, nbytes, form)
 
-    def _section(self, name: str, section: int, slab: int) -> tuple[Operand, Operand]:
-        self._use(name, section)
-        item = self.graph.buffers[name]
-        offset = self._stays[self._current[name, section]][2]
-        here = Operand(
-            name, *item.bounds(section), Space.ARENA, offset, item.section_nbytes(section)
-        )
+    def _section(self, name: str, section: int, slab: int, form: Form) -> tuple[Operand, Operand]:
+        self._use(name, section, form)
+        item = in_form(self.graph.buffers[name], form)
+        offset = self._stays[self._current[name, section, form]][2]
+        nbytes = item.section_nbytes(section)
+        here = Operand(name, *item.bounds(section), Space.ARENA, offset, nbytes, form)
         return here, here._replace(space=Space.SLAB, offset=slab)
 
-    def _use(self, name: str, section: int) -> None:
-        steps = self._stays[self._current[name, section]][3]
+    def _use(self, name: str, section: int, form: Form) -> None:
+        steps = self._stays[self._current[name, section, form]][3]
         if len(self.steps) not in steps:
             steps.append(len(self.steps))
 

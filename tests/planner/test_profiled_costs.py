@@ -1,0 +1,75 @@
+"""Measured costs: samples by forms, interpolated, and those of recodes."""
+
+from itertools import permutations
+
+import pytest
+
+from tests.support.schedules.coded import (
+    BATCH,
+    CODE,
+    CODE_NBYTES,
+    MAP_NBYTES,
+    coded_graph,
+)
+from tvdnn.graph import BITS, RAW, Buffer, Direction, Kind, Pass, Use
+from tvdnn.planner.ir.costs import HostLink, Profile, Roofline, form_choices
+from tvdnn.planner.ir.hardware import load
+
+LINK = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
+TWO = (("a", BITS), ("b", BITS))
+RECODE = (RAW, BITS, "float32")
+
+
+def launch(reads: tuple[Use, ...], writes: tuple[Use, ...]) -> Pass:
+    return Pass("p", "op", "forward", Direction.FORWARD, 12, 1, reads, writes)
+
+
+def test_a_launch_takes_what_its_forms_took() -> None:
+    samples = {
+        frozenset(): ((1, 2.0), (5, 10.0)),
+        frozenset({("a", BITS)}): ((1, 1.0), (5, 3.0)),
+        frozenset(TWO): ((1, 4.0),),
+    }
+    costs, pass_ = Profile("by hand", LINK, {"p": samples}), launch((), ())
+    assert [costs.launch_s(pass_, rows) for rows in (1, 3, 5, 10)] == [2.0, 6.0, 10.0, 20.0]
+    assert [costs.launch_s(pass_, rows, TWO[:1]) for rows in (1, 3, 10)] == [1.0, 2.0, 6.0]
+    assert {costs.launch_s(pass_, 2, forms) for forms in permutations(TWO)} == {8.0}
+    with pytest.raises(KeyError):
+        costs.launch_s(pass_, 1, TWO[1:])
+
+
+def test_the_least_of_a_pass_is_in_any_of_its_forms() -> None:
+    samples = {frozenset(): ((1, 2.0), (4, 4.0)), frozenset(CODE): ((1, 3.0), (4, 2.0))}
+    assert Profile("by hand", LINK, {"p": samples}).min_pass_s(launch((), ())) == 6.0
+
+
+def test_a_recode_is_interpolated_over_its_raw_bytes() -> None:
+    """Fewer bytes than the least sample take as long as it does."""
+    costs = Profile("by hand", LINK, {}, {RECODE: ((256, 1.0), (1024, 2.0))})
+    buffer = Buffer("m", Kind.MAP, (64, 16), "float32", 4)
+    taken = [costs.recode_s(buffer, rows, RAW, BITS) for rows in (1, 4, 10, 16, 64)]
+    assert taken == [1.0, 1.0, 1.5, 2.0, 8.0]
+    with pytest.raises(KeyError):
+        costs.recode_s(buffer, 1, BITS, RAW)
+
+
+def test_a_data_sheet_counts_the_bytes_of_both_forms() -> None:
+    hardware, graph = load("H200"), coded_graph()
+    costs = Roofline(hardware, "fp32")
+    rate = hardware.bandwidth * hardware.memory_efficiency
+    taken_s = costs.recode_s(graph.buffers["m"], BATCH, RAW, BITS)
+    assert taken_s == pytest.approx(hardware.launch_s + (MAP_NBYTES + CODE_NBYTES) / rate)
+    mask = graph.passes[-1]
+    saved_s = costs.launch_s(mask, BATCH) - costs.launch_s(mask, BATCH, CODE)
+    assert saved_s == pytest.approx((MAP_NBYTES - CODE_NBYTES) / rate)
+    assert costs.min_pass_s(mask) == costs.launch_s(mask, BATCH, CODE)
+
+
+def test_every_choice_of_forms_comes_once_and_raw_first() -> None:
+    reads = (Use("a", forms=(BITS,)), Use("a", forms=(BITS,), neighbour=1), Use("x"))
+    writes = (Use("b", also=(BITS,)), Use("y"))
+    a, b = TWO
+    assert form_choices(launch(reads, writes)) == ((), (b,), (a,), (a, b))
+    assert form_choices(launch((Use("x"),), (Use("y"),))) == ((),)
+    several = launch((Use("a", forms=("one", "two")),), ())
+    assert form_choices(several) == ((), (("a", "one"),), (("a", "two"),))
