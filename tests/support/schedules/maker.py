@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import Buffer, Direction, Graph, Kind, Network, Pass, Use
+from tvdnn.graph import RAW, Buffer, Direction, Form, Graph, Kind, Network, Pass, Use, in_form
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
@@ -84,24 +84,36 @@ class ScheduleMaker:
     arena_nbytes: int
     slab_nbytes: int = 0
     steps: list[Step] = field(default_factory=list)
-    _stays: list[tuple[str, int, int, list[int]]] = field(default_factory=list)
-    _current: dict[tuple[str, int], int] = field(default_factory=dict)
+    _stays: list[tuple[str, int, int, Form, list[int]]] = field(default_factory=list)
+    _current: dict[tuple[str, int, Form], int] = field(default_factory=dict)
     _cut: int | None = None
 
-    def place(self, name: str, offset: int, sections: Iterable[int] | None = None) -> None:
+    def place(
+        self, name: str, offset: int, sections: Iterable[int] | None = None, form: Form = RAW
+    ) -> None:
         """New residencies of `sections` (all), the first at `offset`, the others behind it."""
-        item = self.graph.buffers[name]
+        item = in_form(self.graph.buffers[name], form)
         for section in range(item.num_sections) if sections is None else sections:
-            self._current[name, section] = len(self._stays)
-            self._stays.append((name, section, offset, []))
+            self._current[name, section, form] = len(self._stays)
+            self._stays.append((name, section, offset, form, []))
             offset += item.section_nbytes(section)
 
-    def launch(self, name: str, start: int, stop: int, *, recompute: bool = False) -> int:
-        """A launch of the pass `name` over [start, stop); its index."""
+    def launch(
+        self, name: str, start: int, stop: int, *, form: Form = RAW, recompute: bool = False
+    ) -> int:
+        """A launch of the pass `name` over [start, stop); its index.
+
+        Its uses that can take or leave codes of `form` do so.
+        """
         index = next(i for i, pass_ in enumerate(self.graph.passes) if pass_.name == name)
         pass_ = self.graph.passes[index]
-        reads = tuple(self._operand(use, start, stop) for use in pass_.reads)
+        reads = tuple(
+            self._operand(use, start, stop, form if form in use.forms else RAW)
+            for use in pass_.reads
+        )
         writes = tuple(self._operand(use, start, stop) for use in pass_.writes)
+        left = (use for use in pass_.writes if form in use.also)
+        writes += tuple(self._operand(use, start, stop, form) for use in left)
         return self._add(
             Step(
                 Lane.COMPUTE,
@@ -116,16 +128,22 @@ class ScheduleMaker:
             )
         )
 
-    def offload(self, name: str, section: int, slab: int) -> int:
-        """A copy of a section from where it is to byte `slab`."""
-        here, there = self._section(name, section, slab)
-        return self._copy(Lane.OFFLOAD, here, there)
+    def recode(self, name: str, start: int, stop: int, form: Form) -> int:
+        """A recode of raw rows [start, stop) to `form`; its index."""
+        rows = Use(name)
+        source, target = (self._operand(rows, start, stop, each) for each in (RAW, form))
+        return self._move(Lane.COMPUTE, Action.RECODE, source, target)
 
-    def prefetch(self, name: str, section: int, slab: int, offset: int) -> int:
+    def offload(self, name: str, section: int, slab: int, form: Form = RAW) -> int:
+        """A copy of a section from where it is to byte `slab`."""
+        here, there = self._section(name, section, slab, form)
+        return self._move(Lane.OFFLOAD, Action.COPY, here, there)
+
+    def prefetch(self, name: str, section: int, slab: int, offset: int, form: Form = RAW) -> int:
         """A copy of a section from byte `slab` to a new residency at `offset`."""
-        self.place(name, offset, (section,))
-        here, there = self._section(name, section, slab)
-        return self._copy(Lane.PREFETCH, there, here)
+        self.place(name, offset, (section,), form)
+        here, there = self._section(name, section, slab, form)
+        return self._move(Lane.PREFETCH, Action.COPY, there, here)
 
     def half(self) -> None:
         """Here the first half ends."""
@@ -133,10 +151,9 @@ class ScheduleMaker:
 
     def build(self, *, budget: int | None = None, host_budget: int | None = None) -> Schedule:
         stays = tuple(
-            Residency(
-                name, section, offset, self.graph.buffers[name].section_nbytes(section), tuple(at)
-            )
-            for name, section, offset, at in self._stays
+            Residency(name, section, offset, item.section_nbytes(section), tuple(at), form)
+            for name, section, offset, form, at in self._stays
+            for item in (in_form(self.graph.buffers[name], form),)
         )
         schedule = Schedule(
             graph=self.graph,
@@ -151,33 +168,28 @@ class ScheduleMaker:
         )
         return with_waits(schedule)
 
-    def _operand(self, use: Use, start: int, stop: int) -> Operand:
-        item = self.graph.buffers[use.buffer]
+    def _operand(self, use: Use, start: int, stop: int, form: Form = RAW) -> Operand:
+        item = in_form(self.graph.buffers[use.buffer], form)
         first, end = use.rows(start, stop, item)
         for section in item.sections_of(first, end):
-            self._use(use.buffer, section)
-        offset = self._stays[self._current[use.buffer, first // item.section]][2]
+            self._use(use.buffer, section, form)
+        offset = self._stays[self._current[use.buffer, first // item.section, form]][2]
         offset += first % item.section * item.row_nbytes
         nbytes = (end - first) * item.row_nbytes
-        return Operand(use.buffer, first, end, Space.ARENA, offset, nbytes)
+        return Operand(use.buffer, first, end, Space.ARENA, offset, nbytes, form)
 
-    def _section(self, name: str, section: int, slab: int) -> tuple[Operand, Operand]:
-        self._use(name, section)
-        item = self.graph.buffers[name]
-        offset = self._stays[self._current[name, section]][2]
-        here = Operand(
-            name, *item.bounds(section), Space.ARENA, offset, item.section_nbytes(section)
-        )
+    def _section(self, name: str, section: int, slab: int, form: Form) -> tuple[Operand, Operand]:
+        here = self._operand(Use(name), *self.graph.buffers[name].bounds(section), form)
         return here, here._replace(space=Space.SLAB, offset=slab)
 
-    def _use(self, name: str, section: int) -> None:
-        steps = self._stays[self._current[name, section]][3]
+    def _use(self, name: str, section: int, form: Form) -> None:
+        steps = self._stays[self._current[name, section, form]][4]
         if len(self.steps) not in steps:
             steps.append(len(self.steps))
 
-    def _copy(self, lane: Lane, source: Operand, target: Operand) -> int:
+    def _move(self, lane: Lane, action: Action, source: Operand, target: Operand) -> int:
         rows = source.start, source.stop
-        return self._add(Step(lane, Action.COPY, 0, -1, *rows, (source,), (target,)))
+        return self._add(Step(lane, action, 0, -1, *rows, (source,), (target,)))
 
     def _add(self, step: Step) -> int:
         self.steps.append(step)
