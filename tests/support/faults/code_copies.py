@@ -65,6 +65,7 @@ def residency_of_code_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedul
         raw = {"form": RAW, "nbytes": buffer.section_nbytes(stay.section)}
         wrong: tuple[dict[str, object], ...] = (
             {"form": RAW},
+            {"form": "zip"},
             raw,
             {"nbytes": raw["nbytes"]},
             {"nbytes": stay.nbytes - 1},
@@ -73,6 +74,17 @@ def residency_of_code_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedul
         )
         for changes in wrong:
             yield _with_stay(schedule, number, stay._replace(**changes))
+
+
+def residency_of_code_split(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """A residency of a code ends between its steps, and another without a write begins there."""
+    stays = schedule.residencies
+    for number in stays_of_codes(schedule, rng):
+        stay = stays[number]
+        for cut in range(1, len(stay.steps)):
+            begins = stay._replace(steps=stay.steps[cut:])
+            more = replace(schedule, residencies=(*stays, begins))
+            yield _with_stay(more, number, stay._replace(steps=stay.steps[:cut]))
 
 
 def residency_of_code_cut(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
