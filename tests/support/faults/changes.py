@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from tvdnn.graph import RAW, Form, Graph, Kind, in_form
+from tvdnn.graph import BITS, RAW, Form, Graph, Kind, in_form
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 
@@ -77,9 +77,11 @@ def copies_on(schedule: Schedule, rng: Random, lane: Lane) -> list[int]:
     return [index for index in copies if schedule.steps[index].lane is lane]
 
 
-def coded(schedule: Schedule, rng: Random, field: str) -> Iterator[tuple[int, int, Operand]]:
-    """Step, number and operand of codes in any space, among the `reads` or the `writes`."""
-    for index in shuffled(schedule, rng):
+def coded(
+    schedule: Schedule, rng: Random, field: str, action: Action | None = None
+) -> Iterator[tuple[int, int, Operand]]:
+    """Step, number and operand of codes among the `reads` or the `writes` of an action (all)."""
+    for index in shuffled(schedule, rng, action):
         operands: tuple[Operand, ...] = getattr(schedule.steps[index], field)
         for number, operand in enumerate(operands):
             if operand.form != RAW:
@@ -96,6 +98,42 @@ def as_form(graph: Graph, operand: Operand, form: Form) -> Operand:
     """The rows of an operand in a form, at the same offset."""
     row_nbytes = in_form(graph.buffers[operand.buffer], form).row_nbytes
     return operand._replace(form=form, nbytes=(operand.stop - operand.start) * row_nbytes)
+
+
+def replaced(schedule: Schedule, old: Operand, new: Operand) -> Schedule:
+    """The schedule with another operand wherever a step uses `old`."""
+    steps = [
+        step._replace(
+            reads=tuple(new if each == old else each for each in step.reads),
+            writes=tuple(new if each == old else each for each in step.writes),
+        )
+        for step in schedule.steps
+    ]
+    return rebuilt(schedule, steps)
+
+
+def up_to(graph: Graph, operand: Operand, stop: int) -> Operand:
+    """The rows of an operand before row `stop`."""
+    return as_form(graph, operand._replace(stop=stop), operand.form)
+
+
+def ending_at(schedule: Schedule, index: int, stop: int) -> Schedule:
+    """The schedule with the rows of one copy or recode from `stop` on left out."""
+    step = schedule.steps[index]
+    source, target = (up_to(schedule.graph, each, stop) for each in (*step.reads, *step.writes))
+    return changed(schedule, index, stop=stop, reads=(source,), writes=(target,))
+
+
+def code_of(schedule: Schedule, operand: Operand, index: int) -> Operand | None:
+    """The code of an operand's rows as a step before step `index` wrote it last, if one did."""
+    for step in reversed(schedule.steps[:index]):
+        for made in step.writes:
+            named = (made.buffer, made.form, made.space) == (operand.buffer, BITS, Space.ARENA)
+            if named and made.start <= operand.start and operand.stop <= made.stop:
+                row_nbytes = made.nbytes // (made.stop - made.start)
+                offset = made.offset + (operand.start - made.start) * row_nbytes
+                return as_form(schedule.graph, operand, BITS)._replace(offset=offset)
+    return None
 
 
 def like(graph: Graph, name: str) -> list[str]:

@@ -4,9 +4,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from tests.support.faults.changes import as_form, at, changed, kept, shuffled, stays_of_codes
+from tests.support.faults.changes import (
+    as_form,
+    at,
+    copies_on,
+    ending_at,
+    kept,
+    replaced,
+    shuffled,
+    stays_of_codes,
+)
 from tvdnn.graph import BITS, CODECS, RAW
-from tvdnn.planner.ir.schedule import Action, Residency, Schedule
+from tvdnn.planner.ir.schedule import Action, Lane, Residency, Schedule
 
 
 def code_copied_as_raw(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -29,17 +38,20 @@ def copy_changes_the_form(schedule: Schedule, rng: Random) -> Iterator[Schedule]
             yield kept(schedule, index, writes=(as_form(schedule.graph, target, form),))
 
 
+def copies_encode_and_decode(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """Offloads leave a code of raw rows on the host, and prefetches make raw rows of the code."""
+    for index in copies_on(schedule, rng, Lane.OFFLOAD):
+        (target,) = schedule.steps[index].writes
+        if target.form == RAW and CODECS[BITS].fits(schedule.graph.buffers[target.buffer]):
+            yield replaced(schedule, target, as_form(schedule.graph, target, BITS))
+
+
 def code_copied_in_part(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A copy of a code leaves out its last row, in its operands and in its range."""
     for index in shuffled(schedule, rng, Action.COPY):
         step = schedule.steps[index]
         if step.reads[0].form != RAW and step.stop - step.start > 1:
-            fewer = [
-                as_form(schedule.graph, each._replace(stop=step.stop - 1), each.form)
-                for each in (*step.reads, *step.writes)
-            ]
-            source, target = fewer
-            yield changed(schedule, index, stop=step.stop - 1, reads=(source,), writes=(target,))
+            yield ending_at(schedule, index, step.stop - 1)
 
 
 # Residencies

@@ -9,6 +9,7 @@ from tests.support.faults.changes import (
     as_form,
     at,
     changed,
+    code_of,
     coded,
     copies_on,
     kept,
@@ -17,6 +18,7 @@ from tests.support.faults.changes import (
     rebuilt,
     shuffled,
     stays_of_codes,
+    up_to,
     without_waits_on,
 )
 from tests.support.schedules.order import with_waits
@@ -28,13 +30,12 @@ from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule
 
 def code_named_raw(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch is given a code as raw rows, of as many bytes or of those that raw rows take."""
-    for index, number, operand in coded(schedule, rng, "reads"):
-        if schedule.steps[index].action is Action.LAUNCH:
-            reads = schedule.steps[index].reads
-            yield kept(schedule, index, reads=at(reads, number, form=RAW))
-            raw = as_form(schedule.graph, operand, RAW)
-            grown = replace(schedule, arena_nbytes=max(schedule.arena_nbytes, raw.end))
-            yield changed(grown, index, reads=at(reads, number, **raw._asdict()))
+    for index, number, operand in coded(schedule, rng, "reads", Action.LAUNCH):
+        reads = schedule.steps[index].reads
+        yield kept(schedule, index, reads=at(reads, number, form=RAW))
+        raw = as_form(schedule.graph, operand, RAW)
+        grown = replace(schedule, arena_nbytes=max(schedule.arena_nbytes, raw.end))
+        yield changed(grown, index, reads=at(reads, number, **raw._asdict()))
 
 
 def raw_named_code(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -54,23 +55,10 @@ def code_read_for_values(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     for index in shuffled(schedule, rng, Action.LAUNCH):
         step = schedule.steps[index]
         for number, use in enumerate(schedule.graph.passes[step.pass_index].reads):
-            code = _code_at(schedule, step.reads[number], index)
+            code = code_of(schedule, step.reads[number], index)
             if code is not None and not use.forms:
                 reads = at(step.reads, number, **code._asdict())
                 yield with_waits(changed(schedule, index, reads=reads))
-
-
-def _code_at(schedule: Schedule, operand: Operand, index: int) -> Operand | None:
-    """The code of an operand's rows that a step makes before step `index`, None without one."""
-    code = as_form(schedule.graph, operand, BITS) if operand.space is Space.ARENA else operand
-    for step in reversed(schedule.steps[:index]):
-        for made in step.writes:
-            holds = made.start <= operand.start and operand.stop <= made.stop
-            here = (made.buffer, made.form, made.space) == (operand.buffer, BITS, Space.ARENA)
-            if here and holds:
-                rows = made.nbytes // (made.stop - made.start)
-                return code._replace(offset=made.offset + rows * (operand.start - made.start))
-    return None
 
 
 def form_of_no_codec(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -82,11 +70,9 @@ def form_of_no_codec(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 def code_read_in_part(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch reads the first half of its rows of a code."""
-    for index, number, operand in coded(schedule, rng, "reads"):
-        rows = operand.stop - operand.start
-        if rows > 1 and schedule.steps[index].action is Action.LAUNCH:
-            half = operand._replace(stop=operand.start + rows // 2)
-            half = as_form(schedule.graph, half, half.form)
+    for index, number, operand in coded(schedule, rng, "reads", Action.LAUNCH):
+        half = up_to(schedule.graph, operand, (operand.start + operand.stop) // 2)
+        if half.nbytes:
             reads = at(schedule.steps[index].reads, number, **half._asdict())
             yield kept(schedule, index, reads=reads)
 
@@ -111,25 +97,22 @@ def code_left_by_a_pass_that_leaves_none(schedule: Schedule, rng: Random) -> Ite
     """A launch leaves the code of its map in bytes that nothing else touches."""
     for index in shuffled(schedule, rng, Action.LAUNCH):
         step = schedule.steps[index]
-        for use, operand in zip(
-            schedule.graph.passes[step.pass_index].writes, step.writes, strict=False
-        ):
+        uses = schedule.graph.passes[step.pass_index].writes
+        for use, operand in zip(uses, step.writes, strict=False):
             if not use.also and CODECS[BITS].fits(schedule.graph.buffers[use.buffer]):
                 yield _with_code_left(schedule, index, as_form(schedule.graph, operand, BITS))
 
 
 def code_left_twice(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    for index, _, operand in coded(schedule, rng, "writes"):
-        if schedule.steps[index].action is Action.LAUNCH:
-            yield _with_code_left(schedule, index, operand)
+    for index, _, operand in coded(schedule, rng, "writes", Action.LAUNCH):
+        yield _with_code_left(schedule, index, operand)
 
 
 def code_left_of_a_map_that_is_not_written(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    for index, number, operand in coded(schedule, rng, "writes"):
+    for index, number, operand in coded(schedule, rng, "writes", Action.LAUNCH):
         for name in like(schedule.graph, operand.buffer):
-            if schedule.steps[index].action is Action.LAUNCH:
-                writes = at(schedule.steps[index].writes, number, buffer=name)
-                yield changed(schedule, index, writes=writes)
+            writes = at(schedule.steps[index].writes, number, buffer=name)
+            yield changed(schedule, index, writes=writes)
 
 
 def _with_code_left(schedule: Schedule, index: int, code: Operand) -> Schedule:
@@ -153,12 +136,11 @@ def code_rows_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 def code_left_in_part(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch leaves the code of the first half of its rows."""
-    for index, number, operand in coded(schedule, rng, "writes"):
-        step, rows = schedule.steps[index], operand.stop - operand.start
-        if step.action is Action.LAUNCH and rows > 1:
-            half = operand._replace(stop=operand.start + rows // 2)
-            half = as_form(schedule.graph, half, half.form)
-            yield kept(schedule, index, writes=at(step.writes, number, **half._asdict()))
+    for index, number, operand in coded(schedule, rng, "writes", Action.LAUNCH):
+        half = up_to(schedule.graph, operand, (operand.start + operand.stop) // 2)
+        if half.nbytes:
+            writes = at(schedule.steps[index].writes, number, **half._asdict())
+            yield kept(schedule, index, writes=writes)
 
 
 def codes_left_in_another_order(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -172,32 +154,32 @@ def codes_left_in_another_order(schedule: Schedule, rng: Random) -> Iterator[Sch
 
 def code_left_over_what_is_read(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch leaves a code over rows that it reads or writes."""
-    for index, number, _ in coded(schedule, rng, "writes"):
+    for index, number, _ in coded(schedule, rng, "writes", Action.LAUNCH):
         step = schedule.steps[index]
         for other in (*step.reads, *step.writes[:number]):
-            if step.action is Action.LAUNCH:
-                writes = at(step.writes, number, offset=other.offset)
-                yield with_waits(changed(schedule, index, writes=writes))
+            writes = at(step.writes, number, offset=other.offset)
+            yield with_waits(changed(schedule, index, writes=writes))
 
 
 def code_not_left(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch leaves no code, and later steps read its place all the same."""
-    for index, number, _ in coded(schedule, rng, "writes"):
-        writes = schedule.steps[index].writes
-        if schedule.steps[index].action is Action.LAUNCH:
-            yield changed(schedule, index, writes=(*writes[:number], *writes[number + 1 :]))
+    for index, number, _ in coded(schedule, rng, "writes", Action.LAUNCH):
+        yield _with_code_not_left(schedule, index, number)
+
+
+def _with_code_not_left(schedule: Schedule, index: int, number: int) -> Schedule:
+    writes = schedule.steps[index].writes
+    return changed(schedule, index, writes=(*writes[:number], *writes[number + 1 :]))
 
 
 def code_left_of_an_earlier_version(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """An earlier launch that writes the map leaves the code, not the last."""
-    for index, number, operand in coded(schedule, rng, "writes"):
-        for other in range(index if schedule.steps[index].action is Action.LAUNCH else 0):
-            rows = (each._replace(offset=0) for each in schedule.steps[other].writes)
-            if as_form(schedule.graph, operand._replace(offset=0), RAW) in rows:
-                writes = schedule.steps[index].writes
-                fewer = changed(schedule, index, writes=(*writes[:number], *writes[number + 1 :]))
-                writes = (*schedule.steps[other].writes, operand)
-                yield with_waits(changed(fewer, other, writes=writes))
+    for index, number, operand in coded(schedule, rng, "writes", Action.LAUNCH):
+        fewer = _with_code_not_left(schedule, index, number)
+        raw = as_form(schedule.graph, operand._replace(offset=0), RAW)
+        for other, step in enumerate(schedule.steps[:index]):
+            if raw in (each._replace(offset=0) for each in step.writes):
+                yield with_waits(changed(fewer, other, writes=(*step.writes, operand)))
 
 
 # Places and order
@@ -209,10 +191,9 @@ def code_offset_moved(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         for index, number, operand in coded(schedule, rng, field):
             size = schedule.arena_nbytes if operand.space is Space.ARENA else schedule.slab_nbytes
             for step in (1, -1, 2, -2, operand.nbytes, -operand.nbytes):
-                if operand.offset + step >= 0 and operand.end + step <= size:
-                    operands = at(
-                        getattr(schedule.steps[index], field), number, offset=operand.offset + step
-                    )
+                offset = operand.offset + step
+                if 0 <= offset <= size - operand.nbytes:
+                    operands = at(getattr(schedule.steps[index], field), number, offset=offset)
                     yield with_waits(changed(schedule, index, **{field: operands}))
 
 
@@ -235,21 +216,28 @@ def code_overlaps_a_section(schedule: Schedule, rng: Random) -> Iterator[Schedul
         code = stays[number]
         for other in rng.sample(stays, min(20, len(stays))):
             if other.form == RAW:
-                yield _with_code_at(schedule, code, other.offset)
+                yield _codes_shifted(schedule, code, other.offset - code.offset)
 
 
-def _with_code_at(schedule: Schedule, code: Residency, offset: int) -> Schedule:
-    """The operands of one map's codes of that time moved with one code, which goes to `offset`."""
-    steps, delta = list(schedule.steps), offset - code.offset
+def _codes_shifted(schedule: Schedule, code: Residency, delta: int) -> Schedule:
+    """The codes of the map of `code` lie `delta` bytes farther, where that is in the arena."""
 
-    def moved_with(operand: Operand) -> Operand:
-        named = operand.buffer == code.buffer and operand.form == code.form
-        here = named and operand.space is Space.ARENA and operand.offset + delta >= 0
-        return operand._replace(offset=operand.offset + delta) if here else operand
+    def shifted(operand: Operand) -> Operand:
+        offset = operand.offset + delta
+        named = (operand.buffer, operand.form, operand.space) == (
+            code.buffer,
+            code.form,
+            Space.ARENA,
+        )
+        fits = 0 <= offset <= schedule.arena_nbytes - operand.nbytes
+        return operand._replace(offset=offset) if named and fits else operand
 
-    for index, step in enumerate(steps):
-        reads, writes = tuple(map(moved_with, step.reads)), tuple(map(moved_with, step.writes))
-        steps[index] = step._replace(reads=reads, writes=writes)
+    steps = [
+        step._replace(
+            reads=tuple(map(shifted, step.reads)), writes=tuple(map(shifted, step.writes))
+        )
+        for step in schedule.steps
+    ]
     return with_waits(rebuilt(schedule, steps))
 
 

@@ -8,7 +8,9 @@ from tests.support.faults.changes import (
     as_form,
     at,
     changed,
+    code_of,
     copies_on,
+    ending_at,
     inserted,
     kept,
     like,
@@ -111,17 +113,12 @@ def recode_of_another_buffer(schedule: Schedule, rng: Random) -> Iterator[Schedu
 
 def recode_cut_short(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A recode leaves out its last row, or its last section, with operands to match."""
-    graph = schedule.graph
     for index in shuffled(schedule, rng, Action.RECODE):
         step = schedule.steps[index]
-        section = graph.buffers[step.reads[0].buffer].section
-        for stop in {step.stop - 1, (step.stop - 1) // section * section}:
+        section = schedule.graph.buffers[step.reads[0].buffer].section
+        for stop in (step.stop - 1, (step.stop - 1) // section * section):
             if stop > step.start:
-                reads, writes = (
-                    (as_form(graph, operand._replace(stop=stop), operand.form),)
-                    for operand in (*step.reads, *step.writes)
-                )
-                yield changed(schedule, index, stop=stop, reads=reads, writes=writes)
+                yield ending_at(schedule, index, stop)
 
 
 def recode_too_late(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -175,24 +172,18 @@ def recode_of_a_map_without_codes(schedule: Schedule, rng: Random) -> Iterator[S
             if source.form == RAW and not CODECS[BITS].fits(buffers[source.buffer]):
                 code = as_form(schedule.graph, source, BITS)._replace(offset=end)
                 grown = replace(schedule, arena_nbytes=end + code.nbytes)
-                rows = source.start, source.stop
-                yield inserted(grown, index + 1, _recode(rows, source, code))
+                yield inserted(grown, index + 1, _recode(source, code))
 
 
 def values_from_a_code(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A recode of a code makes the raw rows that a prefetch brought."""
     for index in copies_on(schedule, rng, Lane.PREFETCH):
         (target,) = schedule.steps[index].writes
-        for step in reversed(schedule.steps[:index]):
-            for code in step.writes:
-                same = (code.buffer, code.form, code.space) == (target.buffer, BITS, Space.ARENA)
-                if same and target.form == RAW and code.start <= target.start < code.stop:
-                    row = code.nbytes // (code.stop - code.start)
-                    offset = code.offset + row * (target.start - code.start)
-                    source = as_form(schedule.graph, target, BITS)._replace(offset=offset)
-                    recode = _recode((target.start, target.stop), source, target)
-                    yield with_waits(changed(schedule, index, **recode._asdict()))
+        source = code_of(schedule, target, index)
+        if source is not None and target.form == RAW:
+            yield with_waits(changed(schedule, index, **_recode(source, target)._asdict()))
 
 
-def _recode(rows: tuple[int, int], source: Operand, target: Operand) -> Step:
+def _recode(source: Operand, target: Operand) -> Step:
+    rows = source.start, source.stop
     return Step(Lane.COMPUTE, Action.RECODE, 0, -1, *rows, (source,), (target,))
