@@ -21,8 +21,8 @@ from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.plan import Plan, Segment
 from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.lowering.build_program import build_program
 from tvdnn.planner.lowering.list_scheduler import required_nbytes
-from tvdnn.planner.lowering.program import build_program
 from tvdnn.planner.lowering.segments import Variant, pass_groups, segments
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.supplies import Supplies

@@ -11,6 +11,7 @@ from tests.support.faults.changes import (
     kept,
     moved,
     rebuilt,
+    replaced,
     shifts,
     shuffled,
 )
@@ -70,20 +71,8 @@ def slab_places_overlap(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         for second in offloads:
             target = schedule.steps[first].writes[0]
             if schedule.steps[second].writes[0].nbytes <= target.nbytes and first != second:
-                yield _restacked(schedule, schedule.steps[second].writes[0], target.offset)
-
-
-def _restacked(schedule: Schedule, place: Operand, offset: int) -> Schedule:
-    """Every copy to and from a place in the slab uses byte `offset` in its stead."""
-    moved = place._replace(offset=offset)
-    steps = [
-        step._replace(
-            reads=tuple(moved if o == place else o for o in step.reads),
-            writes=tuple(moved if o == place else o for o in step.writes),
-        )
-        for step in schedule.steps
-    ]
-    return rebuilt(schedule, steps)
+                place = schedule.steps[second].writes[0]
+                yield replaced(schedule, place, place._replace(offset=target.offset))
 
 
 def copies_crossed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from tvdnn.graph import Graph
+from tvdnn.graph import BITS, RAW, Form, Graph, Kind, in_form
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 
@@ -21,37 +21,49 @@ def rebuilt(schedule: Schedule, steps: Sequence[Step], cut: int | None = None) -
 def implied_residencies(graph: Graph, steps: Sequence[Step]) -> tuple[Residency, ...]:
     """A residency for every stretch of steps, from write to last use, of a section at an address.
 
-    A prefetch, or a launch that writes the section without reading it or adding to it, opens one.
+    A prefetch, a recode, or a launch that writes the section in this form without reading it or
+    adding to it, opens one. Of passes that write channels, the one that writes the first does.
     """
-    stays: list[tuple[str, int, int, list[int]]] = []
-    current: dict[tuple[str, int, int], int] = {}
+    stays: list[tuple[str, int, int, Form, list[int]]] = []
+    current: dict[tuple[str, int, int, Form], int] = {}
     for index, step in enumerate(steps):
-        reads = {operand.buffer for operand in step.reads}
         for operand in (*step.reads, *step.writes):
             if operand.space is Space.SLAB:
                 continue
-            opens = step.action is Action.COPY and step.lane is Lane.PREFETCH
-            if step.action is Action.LAUNCH and operand in step.writes:
-                adds = graph.passes[step.pass_index].reduction and step.start > 0
-                opens = operand.buffer not in reads and not adds
+            opens = operand in step.writes and _writes_anew(graph, step, operand)
             for key in _sections(graph, operand):
                 if opens or key not in current:
                     current[key] = len(stays)
                     stays.append((*key, []))
-                steps_of = stays[current[key]][3]
+                steps_of = stays[current[key]][4]
                 steps_of += [] if index in steps_of else [index]
     return tuple(
-        Residency(name, section, at, graph.buffers[name].section_nbytes(section), tuple(users))
-        for name, section, at, users in stays
+        Residency(name, section, at, _nbytes(graph, name, section, form), tuple(users), form)
+        for name, section, at, form, users in stays
     )
 
 
-def _sections(graph: Graph, operand: Operand) -> Iterator[tuple[str, int, int]]:
-    """Buffer, section and address of the sections of an operand."""
-    buffer = graph.buffers[operand.buffer]
+def _writes_anew(graph: Graph, step: Step, operand: Operand) -> bool:
+    """Whether an operand that a step writes owes nothing to the bytes before."""
+    here = ((each.buffer, each.form) for each in step.reads if each.space is Space.ARENA)
+    if step.action is Action.LAUNCH:
+        pass_ = graph.passes[step.pass_index]
+        uses = (use for use in pass_.writes if use.buffer == operand.buffer)
+        if (pass_.reduction and step.start > 0) or any(u.channels and u.channels[0] for u in uses):
+            return False
+    return (operand.buffer, operand.form) not in here
+
+
+def _nbytes(graph: Graph, name: str, section: int, form: Form) -> int:
+    return in_form(graph.buffers[name], form).section_nbytes(section)
+
+
+def _sections(graph: Graph, operand: Operand) -> Iterator[tuple[str, int, int, Form]]:
+    """Buffer, section, address and form of the sections of an operand."""
+    buffer = in_form(graph.buffers[operand.buffer], operand.form)
     for section in buffer.sections_of(operand.start, operand.stop):
         rows = section * buffer.section - operand.start
-        yield operand.buffer, section, operand.offset + rows * buffer.row_nbytes
+        yield operand.buffer, section, operand.offset + rows * buffer.row_nbytes, operand.form
 
 
 def shuffled(schedule: Schedule, rng: Random, action: Action | None = None) -> list[int]:
@@ -63,6 +75,73 @@ def shuffled(schedule: Schedule, rng: Random, action: Action | None = None) -> l
 def copies_on(schedule: Schedule, rng: Random, lane: Lane) -> list[int]:
     copies = shuffled(schedule, rng, Action.COPY)
     return [index for index in copies if schedule.steps[index].lane is lane]
+
+
+def coded(
+    schedule: Schedule, rng: Random, field: str, action: Action | None = None
+) -> Iterator[tuple[int, int, Operand]]:
+    """Step, number and operand of codes among the `reads` or the `writes` of an action (all)."""
+    for index in shuffled(schedule, rng, action):
+        operands: tuple[Operand, ...] = getattr(schedule.steps[index], field)
+        for number, operand in enumerate(operands):
+            if operand.form != RAW:
+                yield index, number, operand
+
+
+def stays_of_codes(schedule: Schedule, rng: Random) -> list[int]:
+    """The residencies of codes in random order."""
+    found = [n for n, stay in enumerate(schedule.residencies) if stay.form != RAW]
+    return rng.sample(found, len(found))
+
+
+def as_form(graph: Graph, operand: Operand, form: Form) -> Operand:
+    """The rows of an operand in a form, at the same offset."""
+    row_nbytes = in_form(graph.buffers[operand.buffer], form).row_nbytes
+    return operand._replace(form=form, nbytes=(operand.stop - operand.start) * row_nbytes)
+
+
+def replaced(schedule: Schedule, old: Operand, new: Operand) -> Schedule:
+    """The schedule with another operand wherever a step uses `old`."""
+    steps = [
+        step._replace(
+            reads=tuple(new if each == old else each for each in step.reads),
+            writes=tuple(new if each == old else each for each in step.writes),
+        )
+        for step in schedule.steps
+    ]
+    return rebuilt(schedule, steps)
+
+
+def up_to(graph: Graph, operand: Operand, stop: int) -> Operand:
+    """The rows of an operand before row `stop`."""
+    return as_form(graph, operand._replace(stop=stop), operand.form)
+
+
+def ending_at(schedule: Schedule, index: int, stop: int) -> Schedule:
+    """The schedule with the rows of one copy or recode from `stop` on left out."""
+    step = schedule.steps[index]
+    source, target = (up_to(schedule.graph, each, stop) for each in (*step.reads, *step.writes))
+    return changed(schedule, index, stop=stop, reads=(source,), writes=(target,))
+
+
+def code_of(schedule: Schedule, operand: Operand, index: int) -> Operand | None:
+    """The code of an operand's rows as a step before step `index` wrote it last, if one did."""
+    for step in reversed(schedule.steps[:index]):
+        for made in step.writes:
+            named = (made.buffer, made.form, made.space) == (operand.buffer, BITS, Space.ARENA)
+            if named and made.start <= operand.start and operand.stop <= made.stop:
+                row_nbytes = made.nbytes // (made.stop - made.start)
+                offset = made.offset + (operand.start - made.start) * row_nbytes
+                return as_form(schedule.graph, operand, BITS)._replace(offset=offset)
+    return None
+
+
+def like(graph: Graph, name: str) -> list[str]:
+    """The other buffers of the same shape, type and sections."""
+    one = graph.buffers[name]
+    same = replace(one, name="", kind=Kind.MAP)
+    others = (each for each in graph.buffers.values() if each is not one)
+    return [each.name for each in others if replace(each, name="", kind=Kind.MAP) == same]
 
 
 def changed(schedule: Schedule, index: int, **changes: object) -> Schedule:
@@ -100,6 +179,22 @@ def exchanged(schedule: Schedule, first: int, second: int) -> Schedule:
 
 def without(schedule: Schedule, *gone: int) -> Schedule:
     return reordered(schedule, [i for i in range(len(schedule.steps)) if i not in gone])
+
+
+def inserted(schedule: Schedule, place: int, step: Step) -> Schedule:
+    """The schedule with one more step at a place."""
+    later = [
+        each._replace(waits=tuple(wait + (wait >= place) for wait in each.waits))
+        for each in schedule.steps[place:]
+    ]
+    cut = schedule.phase_split + (place <= schedule.phase_split)
+    return rebuilt(schedule, (*schedule.steps[:place], step, *later), cut)
+
+
+def without_waits_on(schedule: Schedule, index: int) -> Schedule:
+    """The schedule in which no step waits for step `index`."""
+    steps = [s._replace(waits=tuple(w for w in s.waits if w != index)) for s in schedule.steps]
+    return rebuilt(schedule, steps)
 
 
 def moved(schedule: Schedule, index: int, to: int) -> Schedule:

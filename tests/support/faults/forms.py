@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.support.faults.changes import at, changed, kept, shuffled
-from tvdnn.graph import Graph, Use
+from tvdnn.graph import Graph, Use, in_form
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 
 
@@ -28,8 +28,10 @@ def range_cut_short(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         stop = (step.stop - 1) // pass_.unit * pass_.unit
         if stop > step.start:
             short = step._replace(stop=stop)
+            codes = step.writes[len(pass_.writes) :]
+            left = (use for code in codes for use in pass_.writes if use.buffer == code.buffer)
             reads = _operands_of(schedule.graph, short, pass_.reads, step.reads)
-            writes = _operands_of(schedule.graph, short, pass_.writes, step.writes)
+            writes = _operands_of(schedule.graph, short, (*pass_.writes, *left), step.writes)
             yield changed(schedule, index, stop=stop, reads=reads, writes=writes)
 
 
@@ -39,7 +41,7 @@ def _operands_of(
     """Operands that begin as the old ones do and have the rows that the step's range names."""
     operands = []
     for use, operand in zip(uses, old, strict=True):
-        buffer = graph.buffers[use.buffer]
+        buffer = in_form(graph.buffers[use.buffer], operand.form)
         start, stop = use.rows(step.start, step.stop, buffer)
         nbytes = (stop - start) * buffer.row_nbytes
         operands.append(operand._replace(start=start, stop=stop, nbytes=nbytes))

@@ -9,10 +9,10 @@ from tests.support.faults.changes import (
     copies_on,
     exchanged,
     moved,
-    rebuilt,
     reordered,
     shuffled,
     without,
+    without_waits_on,
 )
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
 
@@ -27,8 +27,7 @@ def wait_removed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 def bytes_reused_before_offload_ended(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """Nothing waits for an offload any more."""
     for copy in copies_on(schedule, rng, Lane.OFFLOAD):
-        steps = [s._replace(waits=tuple(w for w in s.waits if w != copy)) for s in schedule.steps]
-        yield rebuilt(schedule, steps)
+        yield without_waits_on(schedule, copy)
 
 
 def read_before_prefetch(schedule: Schedule, rng: Random) -> Iterator[Schedule]:

@@ -11,7 +11,7 @@ from inspect import isfunction
 from random import Random
 from types import ModuleType
 
-from tests.support.faults import addresses, forms, order
+from tests.support.faults import addresses, code_copies, codes, forms, order, recodes
 from tests.support.schedules.order import races
 from tests.support.schedules.results import results
 from tvdnn.planner.ir.schedule import Schedule
@@ -60,3 +60,23 @@ FAULTS = tuple(
     for mutations in mutations_of(order, addresses, forms)
 )
 HARMFUL = tuple(fault.mutations for fault in FAULTS if not fault.plain)
+
+CODES_HARMFUL = {
+    codes.code_of_another_buffer,
+    codes.code_not_left,
+    codes.code_left_of_an_earlier_version,
+    codes.code_offset_moved,
+    codes.codes_exchanged,
+    codes.code_overlaps_a_section,
+    codes.code_read_before_it_is_made,
+    codes.code_read_without_waiting,
+    codes.code_offloaded_without_waiting,
+    recodes.recode_dropped,
+    recodes.recode_cut_short,
+    recodes.recode_too_late,
+    recodes.recode_too_early,
+}
+CODE_FAULTS = tuple(
+    Fault(mutations, plain=mutations not in CODES_HARMFUL)
+    for mutations in mutations_of(codes, code_copies, recodes)
+)

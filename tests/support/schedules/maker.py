@@ -107,8 +107,10 @@ class ScheduleMaker:
         index = next(i for i, pass_ in enumerate(self.graph.passes) if pass_.name == name)
         pass_ = self.graph.passes[index]
         chosen = dict(forms)
+        read = ((use, chosen.get(use.buffer, RAW)) for use in pass_.reads)
         reads = tuple(
-            self._operand(use, start, stop, chosen.get(use.buffer, RAW)) for use in pass_.reads
+            self._operand(use, start, stop, form if form in use.forms else RAW)
+            for use, form in read
         )
         codes = [
             (use, form) for use in pass_.writes for form in use.also if (use.buffer, form) in forms

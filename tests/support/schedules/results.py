@@ -6,7 +6,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from tvdnn.graph import Use
+from tvdnn.graph import RAW, Form, Use, in_form
 from tvdnn.planner.ir.schedule import Action, Operand, Schedule, Space, Step
 
 Bytes = npt.NDArray[np.uint64]  # one word for every byte of a space
@@ -15,7 +15,8 @@ Bytes = npt.NDArray[np.uint64]  # one word for every byte of a space
 def results(schedule: Schedule) -> Mapping[str, int]:
     """Digests of the outputs and of the parameters after the steps ran in the tuple's order.
 
-    Every kernel is a hash of all that it reads, so that a wrong byte anywhere shows.
+    Every kernel is a hash of all that it reads. A wrong byte anywhere shows. A recode hashes each
+    row. A use that can take a code has the same result by the code as by the raw rows.
     """
     machine = _Machine(schedule)
     halves = (0, schedule.phase_split), (schedule.phase_split, len(schedule.steps))
@@ -47,7 +48,8 @@ class _Machine:
         self.found: dict[str, int] = {}
 
     def fill(self, first: int, end: int) -> None:
-        stays = {(s.buffer, s.section): s for s in reversed(self._schedule.residencies)}
+        raw = (s for s in reversed(self._schedule.residencies) if s.form == RAW)
+        stays = {(s.buffer, s.section): s for s in raw}
         for (name, section), stay in stays.items():
             if name in self._graph.inputs and first <= stay.steps[0] < end:
                 words = _words(_digest(name, section), stay.nbytes)
@@ -55,7 +57,8 @@ class _Machine:
 
     def take(self, first: int, end: int) -> None:
         for stay in self._schedule.residencies:
-            if stay.buffer in self._graph.outputs and first <= stay.steps[-1] < end:
+            handed_out = stay.form == RAW and stay.buffer in self._graph.outputs
+            if handed_out and first <= stay.steps[-1] < end:
                 words = self._spaces[Space.ARENA][stay.offset : stay.offset + stay.nbytes]
                 self.found[f"{stay.buffer} {stay.section}"] = _digest(words)
 
@@ -63,28 +66,53 @@ class _Machine:
         if step.action is Action.COPY:
             self._view(step.writes[0])[:] = self._view(step.reads[0])
             return
+        if step.action is Action.RECODE:
+            self._recode(step.reads[0], step.writes[0])
+            return
         unit = self._graph.passes[step.pass_index].unit
         for start in range(step.start, step.stop, unit):
             self._run_unit(step, start, min(step.stop, start + unit))
+        for code in step.writes[len(self._graph.passes[step.pass_index].writes) :]:
+            self._recode(next(raw for raw in step.writes if raw.buffer == code.buffer), code)
+
+    def _recode(self, source: Operand, target: Operand) -> None:
+        """Write the target's rows by those of the source."""
+        first, end = target.start - source.start, target.stop - source.start
+        rows = self._all_rows(source)[first:end]
+        self._all_rows(target)[:] = self._recoded(rows, target.buffer, target.form)
+
+    def _recoded(self, rows: Bytes, name: str, form: Form) -> Bytes:
+        """Rows of a buffer in another form."""
+        width = in_form(self._graph.buffers[name], form).row_nbytes
+        return np.stack([_words(_digest(row), width) for row in rows])
 
     def _view(self, operand: Operand) -> Bytes:
         return self._spaces[operand.space][operand.offset : operand.end]
 
+    def _all_rows(self, operand: Operand) -> Bytes:
+        row_nbytes = in_form(self._graph.buffers[operand.buffer], operand.form).row_nbytes
+        return self._view(operand).reshape(-1, row_nbytes)
+
     def _rows(self, use: Use, operand: Operand, start: int, stop: int) -> Bytes:
         """The rows and channels that the use touches for domain rows [start, stop)."""
-        item = self._graph.buffers[use.buffer]
-        first, end = use.rows(start, stop, item)
-        rows = self._view(operand).reshape(-1, item.row_nbytes)
-        low, high = (4 * c for c in use.channels or (0, item.row_nbytes // 4))
-        return rows[first - operand.start : end - operand.start, low:high]
+        first, end = use.rows(start, stop, self._graph.buffers[use.buffer])
+        rows = self._all_rows(operand)[first - operand.start : end - operand.start]
+        return rows if use.channels is None else rows[:, slice(*(4 * c for c in use.channels))]
+
+    def _read(self, use: Use, operand: Operand, start: int, stop: int) -> Bytes:
+        """A copy of the rows that the use reads, as a code where the use can take one."""
+        rows = self._rows(use, operand, start, stop)
+        if use.forms and operand.form == RAW:
+            return self._recoded(rows, use.buffer, use.forms[0])
+        return rows.copy()
 
     def _run_unit(self, step: Step, start: int, stop: int) -> None:
         pass_ = self._graph.passes[step.pass_index]
         reads = zip(pass_.reads, step.reads, strict=True)
         params = [self.found.get(name, 0) for name in pass_.params]
-        parts = [self._rows(use, operand, start, stop).copy() for use, operand in reads]
+        parts = [self._read(use, operand, start, stop) for use, operand in reads]
         value = _digest(pass_.name, start, stop, params, *parts)
-        for number, (use, operand) in enumerate(zip(pass_.writes, step.writes, strict=True)):
+        for number, (use, operand) in enumerate(zip(pass_.writes, step.writes, strict=False)):
             rows = self._rows(use, operand, start, stop)
             kept = _digest(rows.copy()) if use.whole and start else 0
             rows[:] = _words(_digest(value, number, kept), rows.size).reshape(rows.shape)

@@ -110,7 +110,7 @@ class _Replay:
         self._closing: dict[int, list[Residency]] = {}
         outputs = frozenset(self._graph.outputs)
         for each in schedule.residencies:
-            if each.buffer not in outputs:
+            if each.form != RAW or each.buffer not in outputs:
                 self._closing.setdefault(each.steps[-1], []).append(each)
 
     def run(self, first: int, end: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ScheduleError
-from ...graph import RAW, Form, in_form
+from ...graph import CODECS, RAW, Form, in_form
 from ..ir.schedule import Operand, Residency, Schedule, Space
 from .check_bytes import schedule_error
 
@@ -33,6 +33,8 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
     buffer, steps = schedule.graph.buffers.get(residency.buffer), residency.steps
     if buffer is None or not 0 <= residency.section < buffer.num_sections:
         return "is of no section"
+    if residency.form not in (RAW, *CODECS):
+        return f"has form {residency.form!r}, which is no codec"
     expected = in_form(buffer, residency.form).section_nbytes(residency.section)
     if residency.nbytes != expected:
         return f"has {residency.nbytes} bytes for {expected}"
