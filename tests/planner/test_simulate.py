@@ -201,6 +201,29 @@ def test_memory_holds_codes_beside_maps() -> None:
     assert made.max_live_nbytes == 2 * MAP_NBYTES + CODE_NBYTES
 
 
+def test_a_code_of_what_the_caller_holds_lives_between_its_uses() -> None:
+    """An input that is an output, too, lives all the time, its code of two bytes does not."""
+    held, other = buffer("x", 2, 8, 2, Kind.INPUT), buffer("z", 2, 8, 2)
+    passes = (
+        launchable("make", 2, 2, (), (Use("z"),)),
+        launchable("look", 2, 2, (Use("x", forms=(BITS,)),), ()),
+        launchable("again", 2, 2, (), (Use("z"),)),
+    )
+    maker = ScheduleMaker(graph_of([held, other], passes, ("x",), ("x",)), arena_nbytes=194)
+    maker.place("x", 192, form=BITS)
+    maker.place("x", 0)
+    for number, name in enumerate(("make", "look", "again")):
+        if name == "look":
+            maker.recode("x", 0, 2, RAW, BITS)
+        else:
+            maker.place("z", 64 + 32 * number)
+        maker.launch(name, 0, 2, (("x", BITS),) if name == "look" else ())
+    made = maker.build()
+    assert made.max_live_nbytes == 128
+    levels = [sum(kinds.values()) for _, kinds in memory_profile(made, simulate(made, EVEN))]
+    assert levels == [128, 66, 128, 0]
+
+
 def test_no_steps_take_no_time() -> None:
     empty = ScheduleMaker(graph(), arena_nbytes=0).build()
     timeline = simulate(empty, EVEN)
