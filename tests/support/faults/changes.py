@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from tvdnn.graph import BITS, RAW, Form, Graph, Kind, in_form
+from tvdnn.graph import RAW, Form, Graph, Kind, in_form
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 
@@ -124,15 +124,17 @@ def ending_at(schedule: Schedule, index: int, stop: int) -> Schedule:
     return changed(schedule, index, stop=stop, reads=(source,), writes=(target,))
 
 
-def code_of(schedule: Schedule, operand: Operand, index: int) -> Operand | None:
-    """The code of an operand's rows as a step before step `index` wrote it last, if one did."""
+def written(schedule: Schedule, operand: Operand, form: Form, index: int) -> Operand | None:
+    """An operand's rows in a form, where a step before step `index` wrote these in the arena."""
     for step in reversed(schedule.steps[:index]):
         for made in step.writes:
-            named = (made.buffer, made.form, made.space) == (operand.buffer, BITS, Space.ARENA)
+            named = (made.buffer, made.form, made.space) == (operand.buffer, form, Space.ARENA)
             if named and made.start <= operand.start and operand.stop <= made.stop:
                 row_nbytes = made.nbytes // (made.stop - made.start)
-                offset = made.offset + (operand.start - made.start) * row_nbytes
-                return as_form(schedule.graph, operand, BITS)._replace(offset=offset)
+                rows = operand.start, operand.stop
+                offset = made.offset + (rows[0] - made.start) * row_nbytes
+                nbytes = (rows[1] - rows[0]) * row_nbytes
+                return Operand(made.buffer, *rows, Space.ARENA, offset, nbytes, form)
     return None
 
 

@@ -9,7 +9,6 @@ from tests.support.faults.changes import (
     as_form,
     at,
     changed,
-    code_of,
     coded,
     copies_on,
     kept,
@@ -20,9 +19,10 @@ from tests.support.faults.changes import (
     stays_of_codes,
     up_to,
     without_waits_on,
+    written,
 )
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import BITS, CODECS, RAW
+from tvdnn.graph import BITS, CODECS, RAW, Need
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space
 
 # Reads
@@ -55,10 +55,23 @@ def code_read_for_values(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     for index in shuffled(schedule, rng, Action.LAUNCH):
         step = schedule.steps[index]
         for number, use in enumerate(schedule.graph.passes[step.pass_index].reads):
-            code = code_of(schedule, step.reads[number], index)
+            code = written(schedule, step.reads[number], BITS, index)
             if code is not None and not use.forms:
                 reads = at(step.reads, number, **code._asdict())
                 yield with_waits(changed(schedule, index, reads=reads))
+
+
+def code_lacks_what_its_use_needs(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """A pass needs more than signs. Its launches read signs all the same."""
+    graph = schedule.graph
+    for index, number, _ in coded(schedule, rng, "reads", Action.LAUNCH):
+        changed_pass = schedule.steps[index].pass_index
+        for need in (Need.VALUES, Need.ARGMAX):
+            passes = list(graph.passes)
+            reads = list(passes[changed_pass].reads)
+            reads[number] = replace(reads[number], need=need)
+            passes[changed_pass] = replace(passes[changed_pass], reads=tuple(reads))
+            yield replace(schedule, graph=replace(graph, passes=tuple(passes)))
 
 
 def form_of_no_codec(schedule: Schedule, rng: Random) -> Iterator[Schedule]:

@@ -8,7 +8,6 @@ from tests.support.faults.changes import (
     as_form,
     at,
     changed,
-    code_of,
     copies_on,
     ending_at,
     inserted,
@@ -17,6 +16,7 @@ from tests.support.faults.changes import (
     moved,
     shuffled,
     without,
+    written,
 )
 from tests.support.schedules.order import with_waits
 from tvdnn.graph import BITS, CODECS, RAW
@@ -39,11 +39,12 @@ def recode_forms_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 
 def recode_to_the_same_form(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    """A recode copies raw rows to bytes behind the arena, or a code to its own place."""
+    """One more recode copies raw rows to bytes behind the arena, or one copies a code in place."""
     for index in shuffled(schedule, rng, Action.RECODE):
         step, end = schedule.steps[index], schedule.arena_nbytes
         grown = replace(schedule, arena_nbytes=end + step.reads[0].nbytes)
-        yield changed(grown, index, writes=at(step.reads, 0, offset=end))
+        (source,) = step.reads
+        yield inserted(grown, index, _recode(source, source._replace(offset=end)))
         yield changed(schedule, index, reads=step.writes)
 
 
@@ -76,6 +77,24 @@ def recode_to_the_host(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
             operand = getattr(step, field)[0]._replace(space=Space.SLAB, offset=end)
             grown = replace(schedule, slab_nbytes=operand.end)
             yield with_waits(changed(grown, index, **{field: (operand,)}))
+
+
+def recode_in_the_place_of_an_offload(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """A recode writes the code on the host that an offload took there."""
+    for index in copies_on(schedule, rng, Lane.OFFLOAD):
+        (target,) = schedule.steps[index].writes
+        raw = written(schedule, target, RAW, index)
+        if target.form != RAW and raw is not None:
+            yield with_waits(changed(schedule, index, **_recode(raw, target)._asdict()))
+
+
+def recode_of_a_section_on_the_host(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """Behind an offload of raw rows, a recode makes the code once more by the rows on the host."""
+    for index in copies_on(schedule, rng, Lane.OFFLOAD):
+        (source,) = schedule.steps[index].writes
+        code = written(schedule, source, BITS, index)
+        if source.form == RAW and code is not None:
+            yield with_waits(inserted(schedule, index + 1, _recode(source, code)))
 
 
 def recode_of_other_rows(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -179,7 +198,7 @@ def values_from_a_code(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A recode of a code makes the raw rows that a prefetch brought."""
     for index in copies_on(schedule, rng, Lane.PREFETCH):
         (target,) = schedule.steps[index].writes
-        source = code_of(schedule, target, index)
+        source = written(schedule, target, BITS, index)
         if source is not None and target.form == RAW:
             yield with_waits(changed(schedule, index, **_recode(source, target)._asdict()))
 

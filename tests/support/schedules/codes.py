@@ -5,7 +5,7 @@ from tvdnn.graph import BITS, RAW, Direction, Graph, Kind, Need, Use
 from tvdnn.planner.ir.schedule import Schedule
 
 BITS_OF_A, BITS_OF_B = (("a", BITS),), (("b", BITS),)
-SIGNED = ("g", "c", "sum", "y", "z")  # maps of which one pass reads the signs
+SIGNED = ("g", "c", "sum", "y")  # maps of which one pass can read the bits
 
 
 def coded_schedule() -> Schedule:
@@ -112,6 +112,7 @@ def _joined_graph() -> Graph:
     x, c, total = Use("x"), Use("c"), Use("sum", whole=True)
     left = (Use("y", also=(BITS,)), Use("z", also=(BITS,)))
     signs = [Use(name, name == "sum", need=Need.SIGN, forms=(BITS,)) for name in SIGNED]
+    signs += [Use("z", need=Need.SIGN)]
     passes = (
         launchable("left", 8, 2, (x,), (Use("c", channels=(0, 8)),)),
         launchable("right", 8, 2, (x,), (Use("c", channels=(8, 16)),)),
