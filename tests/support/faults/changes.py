@@ -112,6 +112,24 @@ def replaced(schedule: Schedule, old: Operand, new: Operand) -> Schedule:
     return rebuilt(schedule, steps)
 
 
+def codes_shifted(schedule: Schedule, name: str, delta: int) -> Schedule:
+    """The codes of a map lie `delta` bytes farther, where that is in the arena."""
+
+    def shifted(operand: Operand) -> Operand:
+        offset = operand.offset + delta
+        named = operand.buffer == name and operand.form != RAW and operand.space is Space.ARENA
+        fits = 0 <= offset <= schedule.arena_nbytes - operand.nbytes
+        return operand._replace(offset=offset) if named and fits else operand
+
+    steps = [
+        step._replace(
+            reads=tuple(map(shifted, step.reads)), writes=tuple(map(shifted, step.writes))
+        )
+        for step in schedule.steps
+    ]
+    return rebuilt(schedule, steps)
+
+
 def up_to(graph: Graph, operand: Operand, stop: int) -> Operand:
     """The rows of an operand before row `stop`."""
     return as_form(graph, operand._replace(stop=stop), operand.form)

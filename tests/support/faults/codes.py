@@ -10,11 +10,11 @@ from tests.support.faults.changes import (
     at,
     changed,
     coded,
+    codes_shifted,
     copies_on,
     kept,
     like,
     moved,
-    rebuilt,
     shuffled,
     stays_of_codes,
     up_to,
@@ -23,7 +23,7 @@ from tests.support.faults.changes import (
 )
 from tests.support.schedules.order import with_waits
 from tvdnn.graph import BITS, CODECS, RAW, Need
-from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space
+from tvdnn.planner.ir.schedule import Action, Lane, Operand, Schedule, Space
 
 # Reads
 
@@ -229,29 +229,7 @@ def code_overlaps_a_section(schedule: Schedule, rng: Random) -> Iterator[Schedul
         code = stays[number]
         for other in rng.sample(stays, min(20, len(stays))):
             if other.form == RAW:
-                yield _codes_shifted(schedule, code, other.offset - code.offset)
-
-
-def _codes_shifted(schedule: Schedule, code: Residency, delta: int) -> Schedule:
-    """The codes of the map of `code` lie `delta` bytes farther, where that is in the arena."""
-
-    def shifted(operand: Operand) -> Operand:
-        offset = operand.offset + delta
-        named = (operand.buffer, operand.form, operand.space) == (
-            code.buffer,
-            code.form,
-            Space.ARENA,
-        )
-        fits = 0 <= offset <= schedule.arena_nbytes - operand.nbytes
-        return operand._replace(offset=offset) if named and fits else operand
-
-    steps = [
-        step._replace(
-            reads=tuple(map(shifted, step.reads)), writes=tuple(map(shifted, step.writes))
-        )
-        for step in schedule.steps
-    ]
-    return with_waits(rebuilt(schedule, steps))
+                yield with_waits(codes_shifted(schedule, code.buffer, other.offset - code.offset))
 
 
 def code_read_before_it_is_made(schedule: Schedule, rng: Random) -> Iterator[Schedule]:

@@ -8,6 +8,7 @@ from tests.support.faults.changes import (
     as_form,
     at,
     changed,
+    codes_shifted,
     copies_on,
     ending_at,
     inserted,
@@ -59,8 +60,8 @@ def recode_in_place(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     for index in shuffled(schedule, rng, Action.RECODE):
         (source,), (target,) = schedule.steps[index].reads, schedule.steps[index].writes
         for offset in (source.offset, source.end - target.nbytes):
-            writes = (target._replace(offset=offset),)
-            yield with_waits(changed(schedule, index, writes=writes))
+            shift = offset - target.offset
+            yield with_waits(codes_shifted(schedule, target.buffer, shift))
 
 
 def recode_on_a_copy_lane(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -108,7 +109,7 @@ def recode_of_other_rows(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
                 offset = source.offset + rows * buffer.row_nbytes
                 reads = at(step.reads, 0, start=start, stop=stop, offset=offset)
                 yield kept(schedule, index, reads=reads)
-                yield kept(schedule, index, reads=reads, start=start, stop=stop)
+                yield with_waits(changed(schedule, index, reads=reads, start=start, stop=stop))
                 yield kept(schedule, index, reads=at(step.reads, 0, start=start, stop=stop))
 
 
@@ -138,6 +139,27 @@ def recode_cut_short(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         for stop in (step.stop - 1, (step.stop - 1) // section * section):
             if stop > step.start:
                 yield ending_at(schedule, index, stop)
+
+
+def recode_cuts_a_section(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """Two recodes make the code of a section, each of some rows."""
+    for index in shuffled(schedule, rng, Action.RECODE):
+        step = schedule.steps[index]
+        cut = step.start + 1
+        if cut % schedule.graph.buffers[step.reads[0].buffer].section and cut < step.stop:
+            source, target = (
+                _behind(each, cut - step.start) for each in (*step.reads, *step.writes)
+            )
+            later = inserted(schedule, index + 1, _recode(source, target))
+            yield with_waits(ending_at(later, index, cut))
+
+
+def _behind(operand: Operand, rows: int) -> Operand:
+    """The operand without its first rows."""
+    nbytes = operand.nbytes // (operand.stop - operand.start) * rows
+    return operand._replace(
+        start=operand.start + rows, offset=operand.offset + nbytes, nbytes=operand.nbytes - nbytes
+    )
 
 
 def recode_too_late(schedule: Schedule, rng: Random) -> Iterator[Schedule]:

@@ -52,11 +52,8 @@ def _backward(maker: ScheduleMaker) -> None:
     for section in range(4):
         rows = 2 * section, 2 * section + 2
         maker.prefetch("a", section, 128 * section, 2176 + 128 * section)
+        maker.launch("mask_a", *rows, BITS_OF_A if section else ())
         maker.launch("grad_weight", *rows)
-        if section == 0:
-            maker.launch("mask_a", *rows)
-        else:
-            maker.launch("mask_a", *rows, BITS_OF_A)
 
 
 def _coded_graph() -> Graph:
