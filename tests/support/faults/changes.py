@@ -31,8 +31,10 @@ def implied_residencies(graph: Graph, steps: Sequence[Step]) -> tuple[Residency,
             if operand.space is Space.SLAB:
                 continue
             opens = operand in step.writes and _writes_anew(graph, step, operand)
+            section = graph.buffers[operand.buffer].section
             for key in _sections(graph, operand):
-                if opens or key not in current:
+                from_its_first_row = key[1] * section >= operand.start
+                if (opens and from_its_first_row) or key not in current:
                     current[key] = len(stays)
                     stays.append((*key, []))
                 steps_of = stays[current[key]][4]
