@@ -90,6 +90,15 @@ def code_read_in_part(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
             yield kept(schedule, index, reads=reads)
 
 
+def code_read_where_raw_rows_lie(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
+    """A launch reads a code at the place of the same raw rows."""
+    for index, number, operand in coded(schedule, rng, "reads", Action.LAUNCH):
+        raw = written(schedule, operand, RAW, index)
+        if raw is not None:
+            reads = at(schedule.steps[index].reads, number, offset=raw.offset)
+            yield with_waits(changed(schedule, index, reads=reads))
+
+
 def code_of_another_buffer(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A launch or an offload reads where another map's code lies, with that map's name or not."""
     stays = [schedule.residencies[number] for number in stays_of_codes(schedule, rng)]
