@@ -106,6 +106,21 @@ def test_a_map_made_afresh_is_made_for_each_reader_and_joins_blocks(small: Graph
     assert again_in(woven(small, made, joins=False)) == [*ahead, *ahead]
 
 
+def test_makers_head_each_block_on_demand(small: Graph) -> None:
+    """Unless they need what the passes before their reader have made."""
+    names = [pass_.name for pass_ in small.passes]
+    made = {("conv2d0", names.index("relu1 grad_input")): Making.AFRESH}
+    runs = [run._replace(makers_first=True) for run in layers(small, Variant.MEMORY)]
+    parts = tuple(weave(small, Supplies(small), runs, made, Variant.MEMORY))
+    makers = ["conv2d0 forward again", "relu1 forward again"]
+    joined = [*makers, "conv2d2 grad_input", "relu1 grad_input"]
+    assert again_in(named(small, parts)) == [["conv2d0 pack again"], joined]
+    made = {("grad relu3", names.index("relu3 grad_input")): Making.AFRESH}
+    parts = tuple(weave(small, Supplies(small), runs, made, Variant.MEMORY))
+    joined = ["max_pool2d4 grad_input", "max_pool2d4 grad_input again", "relu3 grad_input"]
+    assert again_in(named(small, parts)) == [joined]
+
+
 def test_a_use_that_keeps_the_map_ends_what_was_made_before(small: Graph) -> None:
     first, last = readers_of(small, "conv2d2")
     made = {("conv2d2", first): Making.ONCE}
@@ -184,7 +199,7 @@ def drawn_runs(graph: Graph, rng: random.Random) -> Iterator[PassRun]:
 
 def drawn_run(members: list[int], rng: random.Random) -> PassRun:
     block = rng.choice((*Variant, rng.randint(1, 8)))
-    return PassRun(tuple(members), block, rng.random() < 0.7)
+    return PassRun(tuple(members), block, rng.random() < 0.7, rng.random() < 0.5)
 
 
 def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from ...graph import Direction, Graph, Kind, Pass, Use, overlap
-from ...graph.dataflow import producers
+from ...graph.dataflow import Producers, producers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class Supply:
 class Supplies:
     """The supplies of all reads of a graph, for an order of its passes."""
 
-    def __init__(self, graph: Graph, order: Sequence[int] = ()) -> None:
+    def __init__(
+        self, graph: Graph, order: Sequence[int] = (), known: Producers | None = None
+    ) -> None:
         """`order` keeps what each pass reads. Left out, it is program order."""
         self.graph = graph
-        self.producers = producers(graph)
+        self.producers = known or producers(graph)
         self._place: dict[int, int] = {}  # by pass
         self._reads: dict[str, list[tuple[int, int, frozenset[int]]]] = {}  # place, pass, sources
         self._writes: dict[str, list[tuple[int, Use]]] = {}  # with places
@@ -44,12 +46,13 @@ class Supplies:
                 self._writes.setdefault(use.buffer, []).append((place, use))
             for name in pass_.updates:
                 self._updates.setdefault(name, []).append(place)
-        self._by_channels = {
-            name for name, writes in self._writes.items() if any(use.channels for _, use in writes)
-        }
         self._outputs = frozenset(graph.outputs)
         self._end_of_forward = sum(p.direction is Direction.FORWARD for p in graph.passes)
         self._found: dict[tuple[frozenset[int], int], Supply | None] = {}
+
+    def in_order(self, order: Sequence[int]) -> "Supplies":
+        """The supplies for another order of the passes."""
+        return Supplies(self.graph, order, self.producers)
 
     def of(self, buffer: str, reader: int) -> Supply | None:
         """How to make what pass `reader` reads of a buffer again; None where that is not possible.
@@ -87,8 +90,7 @@ class Supplies:
                     return None
                 makers.add(index)
                 for name in self.graph.passes[index].written_buffers:
-                    read = self._read_from(name, before)
-                    due |= {each for each in read if self._place[each] < before}
+                    due |= self._wanted(name, before)
                 due -= makers
             found = self._made_with(makers, before)
             if found is None:
@@ -112,8 +114,6 @@ class Supplies:
                     if not producing:
                         return None
                     found |= producing
-                elif self._is_in_part(use.buffer, producing, before):
-                    return None
         return found
 
     def _may_run(self, index: int, before: int) -> bool:
@@ -125,6 +125,13 @@ class Supplies:
             return False
         updates, place = (self._updates.get(name, ()) for name in pass_.params), self._place[index]
         return not any(bisect_right(each, place) < bisect_left(each, before) for each in updates)
+
+    def wanted(self, buffer: str, reader: int) -> set[int]:
+        """The passes before `reader` whose values of the buffer are read from there on."""
+        return self._wanted(buffer, self._place[reader])
+
+    def _wanted(self, name: str, before: int) -> set[int]:
+        return {each for each in self._read_from(name, before) if self._place[each] < before}
 
     def _read_from(self, name: str, place: int) -> Iterator[int]:
         """The passes whose values of the buffer are read at this place or later."""
@@ -147,10 +154,6 @@ class Supplies:
         if before < self._end_of_forward or not producing:
             return False
         return producing.isdisjoint(self._read_from(name, self._end_of_forward))
-
-    def _is_in_part(self, name: str, producing: frozenset[int], before: int) -> bool:
-        """Whether a recompute of the buffer may leave out channels that no pass reads any more."""
-        return name in self._by_channels and not producing <= {*self._read_from(name, before)}
 
     def _supply(self, makers: Iterable[int]) -> Supply:
         passes = {

@@ -33,6 +33,7 @@ class PassRun(NamedTuple):
     passes: tuple[int, ...]
     block: Variant | int  # the rows of a block, rounded up to the passes' units
     joins: bool = True  # makers for these passes go through the blocks with them where they can
+    makers_first: bool = False  # these makers head each block where they can, else precede readers
 
 
 def weave(
@@ -97,6 +98,28 @@ def _at_once(uses: Iterable[Use]) -> set[str]:
     return {use.buffer for use in uses if use.whole or use.neighbour}
 
 
+class _Part:
+    """The slots of a segment so far."""
+
+    def __init__(self) -> None:
+        self.joined = JoinedPasses()  # all of them
+        self._head, self._tail = list[Slot](), list[Slot]()
+        self._in_tail = JoinedPasses()
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [*self._head, *self._tail]
+
+    def add(self, passes: Sequence[tuple[int, Pass]], *, head: bool, recompute: bool) -> None:
+        """Add passes at the end, or at the end of the head if they need nothing behind it."""
+        head = head and not any(self._in_tail.must_precede(pass_) for _, pass_ in passes)
+        for index, pass_ in passes:
+            (self._head if head else self._tail).append(Slot(index, recompute=recompute))
+            self.joined.add(pass_)
+            if not head:
+                self._in_tail.add(pass_)
+
+
 class SourcedRead(NamedTuple):
     """A read, and the passes whose values it is to find."""
 
@@ -131,6 +154,7 @@ class _Weaver:
         self._contents: dict[str, Written] = {}  # by buffer
         self._copies: set[str] = set()  # made again since the last use that kept them
         self._of_run: set[str] = set()  # made again in the present run
+        self._undo: list[tuple[str, Written, bool, bool]] = []  # state before the present making
 
     def segments(self, number: int) -> Iterator[Segment]:
         """The segments of one run and of all that is made again for it."""
@@ -138,19 +162,19 @@ class _Weaver:
         everything = JoinedPasses()
         for index in run.passes:
             everything.add(passes[index])
-        ahead, slots, part = list[int](), list[Slot](), JoinedPasses()
+        ahead, part = list[int](), _Part()
         self._of_run.clear()
         for index in run.passes:
             first, joined = self._divided(run, everything, self._makers(index))
-            if any(part.must_precede(passes[each]) for each in first):
-                yield from self._in_blocks(run, ahead, slots)
-                ahead, slots, part = [], [], JoinedPasses()
+            if any(part.joined.must_precede(passes[each]) for each in first):
+                yield from self._in_blocks(run, ahead, part.slots)
+                ahead, part = [], _Part()
             ahead += first
-            slots += [*(Slot(each, recompute=True) for each in joined), Slot(index)]
-            for each in (*joined, index):
-                part.add(passes[each])
+            makers = [(each, passes[each]) for each in joined]
+            part.add(makers, head=run.makers_first, recompute=True)
+            part.add([(index, passes[index])], head=False, recompute=False)
             self._run(index)
-        yield from self._in_blocks(run, ahead, slots)
+        yield from self._in_blocks(run, ahead, part.slots)
 
     def _in_blocks(
         self, run: PassRun, ahead: Iterable[int], slots: Sequence[Slot]
@@ -186,30 +210,52 @@ class _Weaver:
     def _makers(self, reader: int) -> list[int]:
         """The passes that make again what the reader does not find, each behind its own makers."""
         found = list[int]()
-        due: list[SourcedRead | tuple[int, SourcedRead]] = [*self._needs(reader)]
+        for need in reversed(self._needs(reader)):
+            made = self._making(need, reader)
+            if made is None and not self._holds(need):
+                names = self._graph.passes[reader].name, need.use.buffer
+                raise ScheduleError("{} reads {}, which cannot be recomputed".format(*names))
+            found += made or ()
+        return found
+
+    def _making(self, need: SourcedRead, reader: int) -> list[int] | None:
+        """The passes that make a need; None where one of its ingredients is gone for good."""
+        found, due = list[int](), list[SourcedRead | tuple[int, SourcedRead]]([need])
+        self._undo.clear()
         while due:
             item = due.pop()
             if isinstance(item, SourcedRead):
-                supply = None
-                if not self._is_there(item, reader):
-                    supply = self._supplies.making(item.sources, reader)
-                    self._check(item, supply is not None, reader)
+                if self._is_there(item, reader):
+                    continue
+                supply = self._supplies.making(item.sources, reader)
                 for index in reversed(supply.passes or supply.packs) if supply else ():
                     due += [(index, item), *self._needs(index)]
-                continue
-            index, goal = item
-            needs = [need for need in self._needs(index) if not self._holds(need)]
-            if needs:  # the makers of an ingredient have overwritten them, and made the goal
-                self._check(goal, False, reader)
-            elif not self._was_made(index):
-                found.append(index)
-                self._recompute(index)
+                fails = supply is None and not self._holds(item)
+            else:
+                index, goal = item
+                ready = all(map(self._holds, self._needs(index)))
+                # Makers of an ingredient may have overwritten what is read, and made the goal.
+                fails = not ready and not (self._holds(goal) and self._is_restored(index, reader))
+                if ready and not self._was_made(index):
+                    found.append(index)
+                    self._recompute(index)
+            if fails:
+                self._roll_back()
+                return None
         return found
 
-    def _check(self, need: SourcedRead, may_be_made: bool, reader: int) -> None:
-        if not may_be_made and not self._holds(need):
-            names = self._graph.passes[reader].name, need.use.buffer
-            raise ScheduleError("{} reads {}, which cannot be recomputed for it".format(*names))
+    def _is_restored(self, index: int, reader: int) -> bool:
+        """Whether the buffers that a pass writes hold all that the reader and later ones read."""
+        names = self._graph.passes[index].written_buffers
+        wanted = {name: self._supplies.wanted(name, reader) for name in names}
+        held = {name: {writer for _, writer in self._contents[name]} for name in names}
+        return all(wanted[name] <= held[name] for name in names)
+
+    def _roll_back(self) -> None:
+        for name, contents, was_copied, was_made in reversed(self._undo):
+            self._contents[name] = contents
+            (self._copies.add if was_copied else self._copies.discard)(name)
+            (self._of_run.add if was_made else self._of_run.discard)(name)
 
     def _needs(self, index: int) -> list[SourcedRead]:
         """What a pass reads, the last first."""
@@ -263,6 +309,10 @@ class _Weaver:
 
     def _recompute(self, index: int) -> None:
         names = self._graph.passes[index].written_buffers
+        self._undo += [
+            (name, self._contents.get(name, ()), name in self._copies, name in self._of_run)
+            for name in names
+        ]
         self._copies |= names
         self._of_run |= names
         self._write(index)
