@@ -16,6 +16,7 @@ class Slot:
     pass_index: int
     run: int = 0  # most domain rows of one launch; 0: the whole block
     recompute: bool = False
+    rows: tuple[int, int] | None = None  # of the domain, that a recompute covers; None: all
 
 
 @dataclass(frozen=True, slots=True)
