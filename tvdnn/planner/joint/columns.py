@@ -6,18 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
+from math import lcm
 
 import numpy as np
 
-from ...graph import Direction
+from ...graph import Direction, Graph
 from ..ir.costs import Costs
 from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import Skeleton
 from .remakes import Remake, Remakes
 from .weave import joined
 
-MOST_STEPS = 260
-DEPTH = 2  # of ingredients that are made for what is made
+MOST_STEPS = 200
+FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that they use
+MOST_RUNS = 1500  # of makers: ingredients of ingredients are made as far as they are no more
+MOST_DEPTH = 6
 
 
 class Clock:
@@ -26,13 +29,16 @@ class Clock:
     def __init__(self, skeleton: Skeleton, costs: Costs, most_steps: int = MOST_STEPS) -> None:
         program = skeleton.program
         num = len(program.launches)
-        size = -(-num // most_steps)
-        self.step_of = np.arange(num) // size
-        starts = np.arange(0, num, size)
+        flow = np.zeros(num)
+        for idle in skeleton.all_idle:
+            flow[[idle.last, idle.next]] += idle.nbytes
+        weight = FLOW_SHARE * flow / max(1.0, flow.sum()) + (1 - FLOW_SHARE) / num
+        ends = np.floor(np.cumsum(weight) * most_steps * (1 - 1e-9))
+        self.step_of = np.unique(np.concatenate(([0], ends[:-1])), return_inverse=True)[1]
+        starts = np.flatnonzero(np.diff(self.step_of, prepend=-1))
         self.num = len(starts)
         self.seconds = np.add.reduceat(np.array(program.launch_seconds(costs)), starts)
         self.required = np.maximum.reduceat(skeleton.required, starts).astype(np.float64)
-        slots: list[int] = []
         self.segment_start: list[int] = []  # by segment, its first launch
         for index, launch in enumerate(program.launches):
             if launch.segment == len(self.segment_start):
@@ -49,6 +55,7 @@ class IdleClass:
     next: int  # step
     final: int  # step that wrote their bytes, -1: none
     high: int  # segment of the next use
+    rows: tuple[int, int]  # the stripe that they lie in
     nbytes: int
     members: tuple[IdleInterval, ...]
 
@@ -71,6 +78,7 @@ class AbsentColumn:
     low: int  # segment
     point: int  # segment
     high: int  # segment of its next use
+    rows: tuple[int, int]
     frees: tuple[tuple[int, int, int], ...]  # bytes, from a step, to a step, exclusive both
 
 
@@ -81,7 +89,37 @@ class RunColumn:
     remake: Remake
     point: int  # segment
     step: int
-    by_block: bool
+    rows: tuple[int, int]
+    seconds: float
+
+
+class Stripes:
+    """The rows of the batch in stripes, of which each may be made again or not."""
+
+    def __init__(self, graph: Graph, most: int) -> None:
+        self._graph, self._most = graph, most
+        self._known: dict[Remake, tuple[tuple[int, int], ...]] = {}
+
+    def of(self, remake: Remake) -> tuple[tuple[int, int], ...]:
+        if remake not in self._known:
+            self._known[remake] = tuple(self._of(remake))
+        return self._known[remake]
+
+    def _of(self, remake: Remake) -> Iterator[tuple[int, int]]:
+        passes = [self._graph.passes[i] for i in remake.makers]
+        buffers = [self._graph.buffers[n] for n in remake.buffers]
+        domain, count = passes[0].domain, self._most
+        whole = any(use.whole for p in passes for use in p.writes)
+        if whole or any(p.domain != domain or p.reads_neighbours for p in passes):
+            count = 1
+        if any(b.rows != domain for b in buffers):
+            count = 1
+        unit = lcm(*(p.unit for p in passes), *(b.section for b in buffers))
+        while count > 1 and (domain % count or domain // count % unit):
+            count //= 2
+        size = domain // count
+        for number in range(count):
+            yield number * size, (number + 1) * size
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +136,23 @@ class Columns:
     """All columns of a skeleton, and how they exclude each other."""
 
     def __init__(
-        self, skeleton: Skeleton, remakes: Remakes, costs: Costs, clock: Clock | None = None
+        self,
+        skeleton: Skeleton,
+        remakes: Remakes,
+        costs: Costs,
+        clock: Clock | None = None,
+        stripes: int = 1,
     ) -> None:
         self.skeleton, self.remakes, self.costs = skeleton, remakes, costs
         self.clock = clock or Clock(skeleton, costs)
+        self._stripes = Stripes(skeleton.program.graph, stripes)
         self.classes = list(self._classes())
         self.of_buffer: dict[str, list[int]] = defaultdict(list)
         for number, each in enumerate(self.classes):
             self.of_buffer[each.buffer].append(number)
         self._find_uses()
-        inner = {n for region in skeleton.candidates.regions for n in region.inner}
+        regions = zip(skeleton.candidates.regions, skeleton.choice.blocks, strict=True)
+        inner = {name for region, block in regions if block for name in region.inner}
         self.usable = [
             each
             for each in remakes.all
@@ -122,18 +167,19 @@ class Columns:
     def _classes(self) -> Iterator[IdleClass]:
         step, launches = self.clock.step_of, self.skeleton.program.launches
 
-        def key(idle: IdleInterval) -> tuple[str, int, int, int, int]:
+        def key(idle: IdleInterval) -> tuple[str, int, int, int, int, tuple[int, int]]:
             final = -1 if idle.final_after < 0 else int(step[idle.final_after])
             high = launches[idle.next].segment
-            return idle.buffer, int(step[idle.last]), int(step[idle.next]), final, high
+            rows = self._stripe_of(idle.buffer, idle.section)
+            return idle.buffer, int(step[idle.last]), int(step[idle.next]), final, high, rows
 
-        for (buffer, last, next_, final, high), items in groupby(
+        for (buffer, last, next_, final, high, rows), items in groupby(
             sorted(self.skeleton.all_idle, key=lambda i: (*key(i), i.section)), key=key
         ):
             members = tuple(items)
             if next_ - last >= 2:
                 nbytes = sum(each.nbytes for each in members)
-                yield IdleClass(buffer, last, next_, final, high, nbytes, members)
+                yield IdleClass(buffer, last, next_, final, high, rows, nbytes, members)
 
     def _find_uses(self) -> None:
         """By buffer, the segments that use it, and of each segment its direction."""
@@ -160,20 +206,39 @@ class Columns:
             each: {n for n in self.own_uses(each) if not self.is_forward[n]}
             for each in self.usable
         }
-        for _ in range(DEPTH):
-            for each, points in [(each, set(points)) for each, points in found.items()]:
+        for _ in range(MOST_DEPTH):
+            more = {each: set(points) for each, points in found.items()}
+            for each, points in found.items():
                 for name, writers in each.takes:
                     whole, other = self.remakes.of.get(name), self.remakes.making(name, writers)
                     if whole in usable and other is not None:
                         asked = {p for p in points if self.first_pass[p] <= each.until}
-                        found.setdefault(other, set()).update(asked)
+                        more.setdefault(other, set()).update(asked)
+            if sum(map(len, more.values())) > MOST_RUNS:
+                break
+            found = more
         return {each: sorted(points) for each, points in found.items()}
 
+    def _stripe_of(self, buffer: str, section: int) -> tuple[int, int]:
+        """The stripe of a section, as its buffer is made again."""
+        remake, of = self.remakes.of.get(buffer), self.skeleton.program.graph.buffers[buffer]
+        if remake is None:
+            return 0, of.rows
+        row = of.bounds(section)[0]
+        return next((r for r in self._stripes.of(remake) if r[0] <= row < r[1]), (0, of.rows))
+
     def _runs(self, remake: Remake) -> Iterator[RunColumn]:
-        for point in self.points[remake]:
-            if self.first_pass[point] <= remake.until:
-                step, by_block = self.clock.segment_step[point], self._joins(remake, point)
-                yield RunColumn(remake, point, step, by_block)
+        graph = self.skeleton.program.graph
+        passes = [graph.passes[i] for i in remake.makers]
+        for rows in self._stripes.of(remake):
+            share = (rows[1] - rows[0]) / passes[0].domain
+            seconds = sum(
+                self.costs.launch_s(p, max(1, round(share * p.domain))) for p in passes
+            )
+            for point in self.points[remake]:
+                if self.first_pass[point] <= remake.until:
+                    step = self.clock.segment_step[point]
+                    yield RunColumn(remake, point, step, rows, seconds)
 
     def _absent(self, remake: Remake) -> Iterator[AbsentColumn]:
         for name in sorted(remake.buffers):
@@ -184,18 +249,19 @@ class Columns:
                 for point in self.points[remake]:
                     if low < point <= high and self.first_pass[point] <= remake.until:
                         by_block = point == high and self._joins(remake, point)
-                        frees = tuple(self._frees(name, point, high, by_block=by_block))
-                        if frees:
-                            yield AbsentColumn(name, remake, low, point, high, frees)
+                        for rows in self._stripes.of(remake):
+                            frees = tuple(self._frees(name, point, high, rows, by_block=by_block))
+                            if frees:
+                                yield AbsentColumn(name, remake, low, point, high, rows, frees)
 
     def _frees(
-        self, name: str, point: int, high: int, *, by_block: bool
+        self, name: str, point: int, high: int, rows: tuple[int, int], *, by_block: bool
     ) -> Iterator[tuple[int, int, int]]:
         step = self.clock.segment_step[point]
         for number in self.of_buffer[name]:
             each = self.classes[number]
             end = each.next if by_block else step
-            if each.high == high and each.last + 1 < end:
+            if each.high == high and each.rows == rows and each.last + 1 < end:
                 yield each.nbytes, each.last, end
 
     def _joins(self, remake: Remake, point: int) -> bool:
@@ -210,6 +276,8 @@ class Columns:
         )
         half = self.clock.segment_step[boundary] if boundary < len(self.is_forward) else 0
         for number, region in enumerate(skeleton.candidates.regions):
+            if skeleton.choice.blocks[number] is None:
+                continue
             for index, each in enumerate(region.recomputes):
                 classes = tuple(
                     n

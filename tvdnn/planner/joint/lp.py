@@ -10,7 +10,8 @@ from scipy.sparse import csr_array
 
 from .columns import Columns, AbsentColumn
 
-TRACKS = ("out", "back", "free", "idle", "final", "due")
+Array = npt.NDArray[np.float64]
+TRACKS = ("out", "back", "free", "idle", "final", "due", "made")
 EPSILON = 1e-7
 
 
@@ -18,10 +19,10 @@ EPSILON = 1e-7
 class Solution:
     step_s: float
     away: npt.NDArray[np.float64]
-    made: npt.NDArray[np.float64]
+    absent: npt.NDArray[np.float64]
     blocks: npt.NDArray[np.float64]
     memory_prices: npt.NDArray[np.float64]  # seconds a byte, by step
-    reduced: npt.NDArray[np.float64]  # seconds, by column
+    prices: npt.NDArray[np.float64]  # seconds of what is taken, by absent column
 
 
 class _Rows:
@@ -65,6 +66,7 @@ class JointLP:
         self._add_host(host_budget)
         self._add_exclusion()
         self._add_precedence()
+        self._matrices = self._ub.matrix(self._width), self._eq.matrix(self._width)
 
     def _track(self, name: str, step: int) -> int:
         return self._tracks0 + TRACKS.index(name) * (self._num + 1) + step
@@ -98,7 +100,7 @@ class JointLP:
         columns = self.columns
         seconds: list[list[tuple[int, float]]] = [[] for _ in range(self._num)]
         for j, each in enumerate(columns.runs, self._runs0):
-            seconds[each.step].append((j, each.remake.seconds / self._unit_s))
+            seconds[each.step].append((j, each.seconds / self._unit_s))
         for j, block in enumerate(columns.blocks, self._blocks0):
             of = [columns.classes[n] for n in block.classes]
             total = sum(each.nbytes for each in of)
@@ -111,20 +113,23 @@ class JointLP:
 
     def _add_memory(self, limit: int) -> None:
         columns, unit = self.columns, self._unit
-        freed: list[dict[int, float]] = [defaultdict(float) for _ in range(self._num)]
+        begins: list[list[tuple[int, float]]] = [[] for _ in range(self._num + 1)]
         for j, each in enumerate(columns.absent, self._made0):
             for nbytes, first, last in each.frees:
-                for t in range(first + 1, last):
-                    freed[t][j] -= nbytes / unit
+                begins[first + 1].append((j, -nbytes / unit))
+                begins[last].append((j, nbytes / unit))
         for j, block in enumerate(columns.blocks, self._blocks0):
             for n in block.classes:
                 of = columns.classes[n]
-                for t in range(of.last + 1, of.next):
-                    freed[t][j] -= of.nbytes / unit
+                begins[of.last + 1].append((j, -of.nbytes / unit))
+                begins[of.next].append((j, of.nbytes / unit))
+        for t in range(self._num + 1):
+            before = [(self._track("made", t - 1), -1.0)] if t else []
+            self._eq.add([(self._track("made", t), 1.0), *before, *begins[t]], 0.0)
         self._memory_rows = []
         for t in range(self._num):
             terms = [(self._track("back", t), 1.0), (self._track("free", t), -1.0)]
-            terms += list(freed[t].items())
+            terms.append((self._track("made", t), -1.0))
             spare = (limit - float(columns.clock.required[t])) / unit
             self._memory_rows.append(self._ub.add(terms, spare))
 
@@ -176,54 +181,90 @@ class JointLP:
                 blocks[n].append(j)
         self.exclusive: list[list[int]] = []
         for name, items in absent.items():
-            by_low: dict[int, list[int]] = defaultdict(list)
+            by_low: dict[object, list[int]] = defaultdict(list)
             for j, c in items:
-                by_low[c.low].append(j)
+                by_low[c.low, c.rows].append(j)
             for js in by_low.values():
                 self.exclusive.append(js)
                 self._ub.add([(j, 1.0) for j in js], 1.0)
         for number, of in enumerate(columns.classes):
             js = [*away[number], *blocks[number]]
-            js += [j for j, c in absent.get(of.buffer, ()) if any(f[1] == of.last for f in c.frees)]
+            js += [
+                j
+                for j, c in absent.get(of.buffer, ())
+                if c.high == of.high and c.rows == of.rows and any(f[1] == of.last for f in c.frees)
+            ]
             if len(js) > 1:
                 self._ub.add([(j, 1.0) for j in js], 1.0)
 
     def _add_precedence(self) -> None:
         """What is made at a point finds there what it is made of."""
         columns = self.columns
-        run = {(c.remake, c.point): j for j, c in enumerate(columns.runs, self._runs0)}
+        runs: dict[tuple[object, int], list[tuple[int, tuple[int, int]]]] = defaultdict(list)
+        for j, each in enumerate(columns.runs, self._runs0):
+            runs[each.remake, each.point].append((j, each.rows))
         absent: dict[str, list[tuple[int, AbsentColumn]]] = defaultdict(list)
+        self.conflicts: list[set[int]] = [set() for _ in columns.absent]
+        for js in self.exclusive:
+            for j in js:
+                self.conflicts[j - self._made0] |= {k - self._made0 for k in js if k != j}
+        by_point: dict[tuple[object, int], list[tuple[int, AbsentColumn]]] = defaultdict(list)
         for j, each in enumerate(columns.absent, self._made0):
             absent[each.buffer].append((j, each))
-        asked: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-        for j, each in enumerate(columns.absent, self._made0):
-            asked[each.buffer, each.low, each.point].append(j)
-            self._ub.add([(j, 1.0), (run[each.remake, each.point], -1.0)], 0.0)
+            by_point[each.remake, each.point].append((j - self._made0, each))
+            for k, rows in runs[each.remake, each.point]:
+                if rows == each.rows:
+                    self._ub.add([(j, 1.0), (k, -1.0)], 0.0)
         away: dict[int, list[int]] = defaultdict(list)
         for j, column in enumerate(columns.away):
             away[column.number].append(j)
         self._forbidden: set[int] = set()
-        for (remake, point), j in run.items():
-            step = columns.clock.segment_step[point]
-            for name, writers in remake.takes:
-                part = columns.remakes.making(name, writers)
-                again = [(run[part, point], -1.0)] if (part, point) in run else []
-                if not any(u >= point for u in columns.uses[name]):
-                    if again:
-                        self._ub.add([(j, 1.0), *again], 0.0)
-                    else:
-                        self._forbidden.add(j)
-                    continue
-                covering = [
-                    (k, 1.0) for k, c in absent.get(name, ()) if c.low < point < c.point
-                ]
-                if covering:
-                    self._ub.add([(j, 1.0), *covering, *again], 1.0)
-                for number in columns.of_buffer[name]:
-                    of = columns.classes[number]
-                    if of.last < step < of.next:
-                        gone = [(k, 1.0) for k in away[number] if columns.away[k].next > step]
-                        self._ub.add([(j, 1.0), *covering, *gone, *again], 1.0)
+        for (remake, point), items in list(runs.items()):
+            for j, rows in items:
+                for name, writers in remake.takes:
+                    self._require(j, remake, point, rows, name, writers, runs, absent, away, by_point)
+
+    def _require(self, j, remake, point, rows, name, writers, runs, absent, away, by_point) -> None:
+        columns = self.columns
+        step = columns.clock.segment_step[point]
+        part = columns.remakes.making(name, writers)
+        again = [(k, r) for k, r in runs.get((part, point), ()) if _meet(r, rows)]
+        if not any(u >= point for u in columns.uses[name]):
+            if not again:
+                self._forbidden.add(j)
+            for k, _ in again:
+                self._ub.add([(j, 1.0), (k, -1.0)], 0.0)
+            return
+        covering = [
+            (k, c) for k, c in absent.get(name, ()) if c.low < point < c.point and _meet(c.rows, rows)
+        ]
+        stripes = {c.rows for _, c in covering} | {columns.classes[n].rows for n in columns.of_buffer[name]}
+        for stripe in sorted(stripes):
+            if not _meet(stripe, rows):
+                continue
+            more = [(k, -1.0) for k, r in again if _meet(r, stripe)][:1]
+            gone = [(k, 1.0) for k, c in covering if c.rows == stripe]
+            if gone:
+                self._ub.add([(j, 1.0), *gone, *more], 1.0)
+                if not more:
+                    for one, c in by_point[remake, point]:
+                        if c.rows == rows:
+                            for k, _ in gone:
+                                self.conflicts[one].add(k - self._made0)
+                                self.conflicts[k - self._made0].add(one)
+            for number in columns.of_buffer[name]:
+                of = columns.classes[number]
+                if of.rows == stripe and of.last < step < of.next:
+                    left = [(k, 1.0) for k in away[number] if columns.away[k].next > step]
+                    self._ub.add([(j, 1.0), *gone, *left, *more], 1.0)
+
+    @property
+    def first_absent(self) -> int:
+        return self._made0
+
+    def bounds(self):
+        _, low, high = self._problem()
+        return low, high
 
     def _problem(self):
         cost = np.zeros(self._width)
@@ -243,9 +284,9 @@ class JointLP:
         high = high_ if high is None else high
         self.found = found = linprog(
             cost,
-            A_ub=self._ub.matrix(self._width),
+            A_ub=self._matrices[0],
             b_ub=self._ub.limits,
-            A_eq=self._eq.matrix(self._width),
+            A_eq=self._matrices[1],
             b_eq=self._eq.limits,
             bounds=np.stack((low, high), axis=1),
             method="highs",
@@ -260,5 +301,9 @@ class JointLP:
             x[self._made0 : self._runs0],
             x[self._blocks0 : self._tracks0],
             prices,
-            found.lower.marginals[: self._tracks0] * self._unit_s,
+            (found.lower.marginals + found.upper.marginals)[self._made0 : self._runs0] * self._unit_s,
         )
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]

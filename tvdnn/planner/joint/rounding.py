@@ -41,52 +41,21 @@ class Rounding:
             self._unit[remake] = min(unit, domain)
         return self._unit[remake]
 
-    def _at_end(self, remake: Remake) -> bool:
-        """Whether the last rows are made, not the first: another end than of what it is made of."""
-        if remake not in self._end:
-            self._end[remake] = False
-            wholes = [
-                w for n, _ in remake.takes if (w := self._columns.remakes.of.get(n)) not in (None, remake)
-            ]
-            if wholes:
-                main = max(wholes, key=lambda w: sum(self._graph.buffers[n].nbytes for n in w.buffers))
-                self._end[remake] = not self._at_end(main)
-        return self._end[remake]
-
-    def rows(self, shares, bias: float = 0.5) -> dict[int, np.ndarray]:
-        """By column of what stays, the rows that are made."""
-        made, found = self._columns.absent, {}
-        for js in self._staying.values():
-            remake = made[js[0]].remake
-            domain = self._graph.passes[remake.makers[0]].domain
-            unit, done, taken = self.unit(remake), 0.0, 0
-            for j in sorted(js, key=lambda j: made[j].point):
-                share = float(shares[j])
-                if share < 1e-6:
-                    continue
-                done += share
-                units = -(-domain // unit)
-                upto = min(domain, unit * int(done * units + bias + 1e-9))
-                if upto > taken:
-                    mask = np.zeros(domain, bool)
-                    if self._at_end(remake):
-                        mask[domain - upto : domain - taken] = True
-                    else:
-                        mask[taken:upto] = True
-                    # multiples of the unit from the start
-                    if self._at_end(remake):
-                        first = (domain - upto) // unit * unit
-                        mask[first : domain - taken] = True
-                        mask[domain - taken :] = False
-                    found[j] = mask
-                    taken = upto
+    def rows(self, taken: Iterable[int]) -> dict[int, np.ndarray]:
+        """By absent column that is taken, its rows."""
+        found = {}
+        for j in sorted(taken):
+            each = self._columns.absent[j]
+            mask = np.zeros(self._graph.passes[each.remake.makers[0]].domain, bool)
+            mask[slice(*each.rows)] = True
+            found[j] = mask
         return found
 
     def completed(
         self, staying: Mapping[int, np.ndarray]
     ) -> tuple[dict[int, list[MadeRows]], dict[int, list[int]]]:
         """By point what is made, by pass and rows, and the packs of weights for it."""
-        made = self._columns.absent
+        columns, made = self._columns, self._columns.absent
         gone: dict[str, list[tuple[int, int, np.ndarray]]] = defaultdict(list)
         at: dict[int, dict[Remake, np.ndarray]] = defaultdict(dict)
         for j, mask in staying.items():
@@ -102,10 +71,11 @@ class Rounding:
             for remake, mask in remakes.items():
                 for index in remake.makers:
                     by_pass[index] = mask | by_pass.get(index, False)
-            rows[point] = [
+            key = columns.first_pass[point]
+            rows[key] = [
                 MadeRows(index, run) for index, mask in by_pass.items() for run in _runs(mask)
             ]
-            packs[point] = sorted({i for remake in remakes for i in remake.packs})
+            packs[key] = sorted({i for remake in remakes for i in remake.packs})
         return rows, packs
 
     def _complete(self, point: int, here: dict[Remake, np.ndarray], gone) -> None:

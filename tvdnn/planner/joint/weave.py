@@ -1,13 +1,14 @@
 """Weaving: the segments of an order with the passes that make maps again ahead of their readers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 from typing import NamedTuple
 
 from ...graph import Graph
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
 from ..recompute.regions import cannot_join, goes_by_sample
-from ..recompute.skeleton import _block_rows
+from ..recompute.skeleton import block_rows
 
 
 class MadeRows(NamedTuple):
@@ -24,13 +25,17 @@ def woven(
     packs: Mapping[int, Sequence[int]],
     block: Variant,
 ) -> Iterator[Segment]:
-    """The segments; what is made again at one of them is so in it by block, or else ahead."""
-    for number, part in enumerate(parts):
-        if number not in made:
+    """The segments; what is made again at one of them is so in it by block, or else ahead.
+
+    `made` and `packs` are by the first own pass of a segment.
+    """
+    for part in parts:
+        point = own_pass(part)
+        if point not in made:
             yield part
             continue
-        items = sorted(made[number])
-        for index in packs[number]:
+        items = sorted(made[point])
+        for index in packs[point]:
             yield Segment((Slot(index, recompute=True),))
         by_block = joined(graph, part, sorted({each.maker for each in items}))
         inside = []
@@ -44,7 +49,9 @@ def woven(
         if inside:
             slots = (*inside, *part.slots)
             domain = graph.passes[part.slots[0].pass_index].domain
-            yield Segment(slots, min(_block_rows(graph, slots, block), part.block or domain))
+            unit = lcm(*(graph.passes[slot.pass_index].unit for slot in slots))
+            most = -(-(part.block or domain) // unit) * unit
+            yield Segment(slots, min(block_rows(graph, slots, block), most, domain))
         else:
             yield part
 
@@ -64,3 +71,8 @@ def joined(graph: Graph, part: Segment, makers: Sequence[int]) -> list[int]:
         passes.append(maker)
         found.insert(0, index)
     return found
+
+
+def own_pass(part: Segment) -> int:
+    """The first pass of a segment that is no recompute, -1 where there is none."""
+    return min((slot.pass_index for slot in part.slots if not slot.recompute), default=-1)
