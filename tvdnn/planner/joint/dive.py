@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .lp import Array, JointLP, Solution
+from .lp import JointLP, Solution
+from .rows import Array
 
 WHOLE = 1e-4  # shares nearer to all or nothing are no fractions
 MOST_ROUNDS = 40
@@ -17,10 +18,13 @@ SMALLER, LARGER = 1 / 3, 1.5  # factors of the part after a round without and wi
 class DiveRule:
     """Which shares are fixed in each round."""
 
-    sure: float = 0.93  # from this share on all are fixed to one
-    likely: float = 0.4  # from this share on the largest are fixed to one
-    unlikely: float = 0.25  # up to this share the smallest are fixed to nothing
-    part: float = 0.35  # of the fractions, fixed to one and to nothing, at most
+    sure: float  # from this share on all are fixed to one
+    likely: float  # from this share on the largest are fixed to one
+    unlikely: float  # up to this share the smallest are fixed to nothing
+    part: float  # of the fractions, fixed to one and to nothing, at most
+
+
+FAST, SLOW = DiveRule(0.95, 0.5, 0.1, 0.35), DiveRule(0.93, 0.4, 0.05, 0.2)
 
 
 def dive(lp: JointLP, first: Solution, rule: DiveRule) -> Solution | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from ..ir.plan import Plan
 from ..lowering.program import build_program
 from ..offload.belady import skeletons
 from ..recompute.skeleton import RecomputeChoice, Skeleton, skeleton_of
-from .columns import Clock, Columns
+from .columns import Columns
 from .lp import Solution
 from .remakes import Remakes
-from .rounding import Rounding
+from .rounding import completed
 from .weave import woven
 
 TAKEN = 0.5  # share from which on a column is taken
@@ -45,19 +44,13 @@ class Order:
     skeleton: Skeleton
     columns: Columns
 
-    @cached_property
-    def rounding(self) -> Rounding:
-        return Rounding(self.columns)
-
     def woven(self, choice: Choice) -> Skeleton:
         """The skeleton in which this is made again."""
         base, graph = self.skeleton, self.skeleton.program.graph
         if choice.blocks:
             base = skeleton_of(graph, base.candidates, self._with_blocks(choice))
-        made, packs = self.rounding.completed(self.rounding.rows(choice.absent))
-        if not made:
-            return base
-        parts = woven(graph, base.program.plan.segments, made, packs, base.choice.rest)
+        made = completed(self.columns, choice.absent)
+        parts = woven(graph, base.program.plan.segments, made, base.choice.rest)
         program = build_program(graph, Plan("auto", tuple(parts)))
         return Skeleton(base.candidates, base.choice, program, dict(self._reasons(choice)))
 
@@ -82,6 +75,5 @@ def orders(graph: Graph, costs: Costs) -> list[Order]:
     """All orders of a graph."""
     remakes = Remakes(graph, costs)
     return [
-        Order(skeleton, Columns(skeleton, remakes, costs, Clock(skeleton, costs)))
-        for skeleton in skeletons(graph, costs)
+        Order(skeleton, Columns(skeleton, remakes, costs)) for skeleton in skeletons(graph, costs)
     ]

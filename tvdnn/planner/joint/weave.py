@@ -1,59 +1,48 @@
 """Weaving: the segments of an order with the passes that make maps again ahead of their readers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import lcm
-from typing import NamedTuple
 
 from ...graph import Graph
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
 from ..recompute.regions import cannot_join, goes_by_sample
 from ..recompute.skeleton import block_rows
-
-
-class MadeRows(NamedTuple):
-    """Rows of the maps that a pass makes again."""
-
-    maker: int
-    rows: tuple[int, int]
+from .remakes import Remake
 
 
 def woven(
     graph: Graph,
     parts: Sequence[Segment],
-    made: Mapping[int, Sequence[MadeRows]],
-    packs: Mapping[int, Sequence[int]],
+    made: Mapping[int, Collection[Remake]],
     block: Variant,
 ) -> Iterator[Segment]:
     """The segments; what is made again at one of them is so in it by block, or else ahead.
 
-    `made` and `packs` are by the first own pass of a segment.
+    `made` is by the first own pass of a segment.
     """
     for part in parts:
-        point = own_pass(part)
-        if point not in made:
-            yield part
-            continue
-        items = sorted(made[point])
-        for index in packs[point]:
+        own = min((slot.pass_index for slot in part.slots if not slot.recompute), default=-1)
+        remakes = made.get(own, ())
+        for index in sorted({index for each in remakes for index in each.packs}):
             yield Segment((Slot(index, recompute=True),))
-        by_block = joined(graph, part, sorted({each.maker for each in items}))
-        inside = []
-        for maker, rows in items:
-            whole = rows == (0, graph.passes[maker].domain)
-            slot = Slot(maker, recompute=True, rows=None if whole else rows)
-            if maker in by_block:
-                inside.append(slot)
-            else:
-                yield in_blocks(graph, [slot], block)
-        if inside:
-            slots = (*inside, *part.slots)
-            domain = graph.passes[part.slots[0].pass_index].domain
-            unit = lcm(*(graph.passes[slot.pass_index].unit for slot in slots))
-            most = -(-(part.block or domain) // unit) * unit
-            yield Segment(slots, min(block_rows(graph, slots, block), most, domain))
-        else:
-            yield part
+        makers = sorted({index for each in remakes for index in each.makers})
+        by_block = joined(graph, part, makers)
+        for index in makers:
+            if index not in by_block:
+                yield in_blocks(graph, [Slot(index, recompute=True)], block)
+        yield _with_makers(graph, part, by_block, block)
+
+
+def _with_makers(graph: Graph, part: Segment, makers: Sequence[int], block: Variant) -> Segment:
+    """The segment with these makers first in each block."""
+    if not makers:
+        return part
+    slots = (*(Slot(index, recompute=True) for index in makers), *part.slots)
+    passes = [graph.passes[slot.pass_index] for slot in slots]
+    unit, domain = lcm(*(each.unit for each in passes)), passes[-1].domain
+    most = -(-(part.block or domain) // unit) * unit
+    return Segment(slots, min(block_rows(graph, slots, block), most, domain))
 
 
 def joined(graph: Graph, part: Segment, makers: Sequence[int]) -> list[int]:
@@ -71,8 +60,3 @@ def joined(graph: Graph, part: Segment, makers: Sequence[int]) -> list[int]:
         passes.append(maker)
         found.insert(0, index)
     return found
-
-
-def own_pass(part: Segment) -> int:
-    """The first pass of a segment that is no recompute, -1 where there is none."""
-    return min((slot.pass_index for slot in part.slots if not slot.recompute), default=-1)

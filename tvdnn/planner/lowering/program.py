@@ -141,12 +141,11 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:
         domain = graph.passes[segment.slots[0].pass_index].domain
         block = segment.block or max(1, domain)
         for low in range(0, max(1, domain), block):
-            high = max(low + 1, min(domain, low + block))
+            high = min(domain, low + block)
             for number, slot in enumerate(segment.slots, slot_base):
                 run = slot.run or block
-                first, last = slot.rows or (low, high)
-                for start in range(max(low, first), min(high, last), run):
-                    stop = min(high, last, start + run, domain)
+                for start in range(low, max(high, low + 1), run):
+                    stop = min(high, start + run)
                     yield ProgramLaunch(index, number, slot.pass_index, start, stop, slot.recompute)
         slot_base += len(segment.slots)
 
