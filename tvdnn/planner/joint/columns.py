@@ -18,7 +18,7 @@ from ..ir.costs import Costs
 from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import Skeleton
 from .remakes import Remake, Remakes
-from .weave import joined
+from .with_makers import joined
 
 MOST_STEPS = 200  # of a clock
 FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that they use

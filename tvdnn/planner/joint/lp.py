@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from .columns import AbsentColumn, Columns
-from .rows import Array, Rows, Term
+from .rows import Array, SparseRows, Term
 
 TRACKS = ("out", "back", "free", "idle", "final", "due", "absent")
 EPSILON = 1e-7  # of the step, as the price of a section that is away: none is in vain
@@ -61,7 +61,7 @@ class JointLP:
         self._width = self._waits + self._num
         self._never: set[int] = set()
         self.conflicts: tuple[set[int], ...] = tuple(set() for _ in columns.absent)
-        self._ub, self._eq = Rows(), Rows()
+        self._ub, self._eq = SparseRows(), SparseRows()
         self._add_tracks()
         self._add_seconds()
         self._memory_rows = [self._add_memory(step) for step in range(self._num)]

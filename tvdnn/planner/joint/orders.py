@@ -16,20 +16,20 @@ from .columns import Columns
 from .lp import Solution
 from .remakes import Remakes
 from .rounding import completed
-from .weave import woven
+from .with_makers import woven
 
 TAKEN = 0.5  # share from which on a column is taken
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class JointChoice:
     """Absent columns and recomputes by block that are taken, by number."""
 
     absent: frozenset[int]
     blocks: frozenset[int]
 
     @classmethod
-    def of(cls, solution: Solution) -> "Choice":
+    def of(cls, solution: Solution) -> "JointChoice":
         absent, blocks = (
             frozenset(np.flatnonzero(shares >= TAKEN).tolist())
             for shares in (solution.absent, solution.blocks)
@@ -44,7 +44,7 @@ class Order:
     skeleton: Skeleton
     columns: Columns
 
-    def woven(self, choice: Choice) -> Skeleton:
+    def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
         base, graph = self.skeleton, self.skeleton.program.graph
         if choice.blocks:
@@ -54,7 +54,7 @@ class Order:
         program = build_program(graph, Plan("auto", tuple(parts)))
         return Skeleton(base.candidates, base.choice, program, dict(self._reasons(choice)))
 
-    def _with_blocks(self, choice: Choice) -> RecomputeChoice:
+    def _with_blocks(self, choice: JointChoice) -> RecomputeChoice:
         regions = self.skeleton.candidates.regions
         recomputed = [set[str]() for _ in regions]
         for number in choice.blocks:
@@ -62,7 +62,7 @@ class Order:
             recomputed[column.region] |= regions[column.region].recomputes[column.number].buffers
         return replace(self.skeleton.choice, recomputed=tuple(map(frozenset, recomputed)))
 
-    def _reasons(self, choice: Choice) -> Iterator[tuple[str, str]]:
+    def _reasons(self, choice: JointChoice) -> Iterator[tuple[str, str]]:
         buffers = self.skeleton.program.graph.buffers
         for number in sorted(choice.absent):
             column = self.columns.absent[number]

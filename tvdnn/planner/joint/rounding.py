@@ -33,7 +33,9 @@ def _with_ingredients(
         for name, writers in remake.takes:
             lost = any(each.low < point < each.point for each in gone.get(name, ()))
             other = columns.remakes.making(name, writers)
-            if other is None or (columns.is_used_from(name, point) and not lost):
+            if other is None or columns.first_pass[point] > other.until:
+                continue  # then it stays
+            if columns.is_used_from(name, point) and not lost:
                 continue
             if other not in found and columns.remakes.of[name] not in found:
                 found.add(other)

@@ -1,4 +1,4 @@
-"""Rows of a linear program, collected one by one."""
+"""SparseRows of a linear program, collected one by one."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -11,7 +11,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Term: TypeAlias = tuple[int, float]  # a column, and its factor
 
 
-class Rows:
+class SparseRows:
     """Sparse rows and their limits."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
 from .dive import FAST, SLOW, dive
 from .lp import JointLP, Solution
-from .orders import Choice, Order, orders
+from .orders import JointChoice, Order, orders
 
 LIMIT = 0.92  # share of the arena that live bytes may take in a trial; placement has the rest
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
@@ -39,7 +39,7 @@ class JointTrial:
     """A choice in an order, and the predicted seconds of its step."""
 
     order: Order
-    choice: Choice
+    choice: JointChoice
     skeleton: Skeleton
     seconds: float
 
@@ -51,7 +51,7 @@ class JointSearch:
     problem: GraphProblem
     policy: str
     left: int = 0  # trials of single changes
-    tried: dict[tuple[Order, Choice], JointTrial | None] = field(default_factory=dict)
+    tried: dict[tuple[Order, JointChoice], JointTrial | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         arena = self.problem.budgets.arena
@@ -81,7 +81,7 @@ class JointSearch:
                 program = self._program(order, share, link_share)
                 solution = program.solve()
                 found = dive(program, solution, rule) if solution else None
-                trial = self._take(order, Choice.of(found), inf) if found else None
+                trial = self._take(order, JointChoice.of(found), inf) if found else None
                 yield from [trial] if trial else []
 
     def improved(self, best: JointTrial) -> JointTrial:
@@ -121,14 +121,14 @@ class JointSearch:
         limit, host = round(share * self._usable), self.problem.budgets.host
         return JointLP(order.columns, limit, host, link_share=link_share)
 
-    def _take(self, order: Order, choice: Choice, below_s: float) -> JointTrial | None:
+    def _take(self, order: Order, choice: JointChoice, below_s: float) -> JointTrial | None:
         """The trial of a choice; None where its bytes are too many or it takes no less."""
         key = order, choice
         if key not in self.tried:
             self.tried[key] = self._trial(order, choice, below_s)
         return self.tried[key]
 
-    def _trial(self, order: Order, choice: Choice, below_s: float) -> JointTrial | None:
+    def _trial(self, order: Order, choice: JointChoice, below_s: float) -> JointTrial | None:
         graph, costs = self.problem.graph, self.problem.costs
         skeleton, limit = order.woven(choice), round(LIMIT * self._usable)
         if skeleton.compute_s(costs) >= below_s:
@@ -140,19 +140,21 @@ class JointSearch:
         return JointTrial(order, choice, skeleton, steps.seconds)
 
 
-def _single_changes(program: JointLP, solution: Solution, choice: Choice) -> Iterator[Choice]:
+def _single_changes(
+    program: JointLP, solution: Solution, choice: JointChoice
+) -> Iterator[JointChoice]:
     """Choices that differ in one decision: columns left out, the dearest first, and others taken.
 
     Of these the cheapest come first.
     """
     prices = abs(solution.prices[program.first_absent :])
     for column in sorted(choice.absent, key=lambda each: (-prices[each], each)):
-        yield Choice(choice.absent - {column}, choice.blocks)
+        yield JointChoice(choice.absent - {column}, choice.blocks)
     for number in range(len(program.columns.blocks)):
-        yield Choice(choice.absent, choice.blocks ^ {number})
+        yield JointChoice(choice.absent, choice.blocks ^ {number})
     others = (each for each in range(len(prices)) if each not in choice.absent)
     for column in sorted(others, key=lambda each: (prices[each], each)):
-        yield Choice(choice.absent - program.conflicts[column] | {column}, choice.blocks)
+        yield JointChoice(choice.absent - program.conflicts[column] | {column}, choice.blocks)
 
 
 def fastest_joint(
