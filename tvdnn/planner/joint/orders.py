@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -42,7 +43,18 @@ class Order:
     """A skeleton without recompute, and what may be made again in it."""
 
     skeleton: Skeleton
-    columns: Columns
+    remakes: Remakes
+    costs: Costs
+
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns(self.skeleton, self.remakes, self.costs)
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Whether regions go section-major, in backward or in both directions."""
+        choice = self.skeleton.choice
+        return any(choice.blocks), choice.through
 
     def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
@@ -74,6 +86,4 @@ class Order:
 def orders(graph: Graph, costs: Costs) -> list[Order]:
     """All orders of a graph."""
     remakes = Remakes(graph, costs)
-    return [
-        Order(skeleton, Columns(skeleton, remakes, costs)) for skeleton in skeletons(graph, costs)
-    ]
+    return [Order(skeleton, remakes, costs) for skeleton in skeletons(graph, costs)]

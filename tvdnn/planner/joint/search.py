@@ -5,12 +5,13 @@ rounded by dives. Single decisions are changed as long as the timetable gets sho
 exceeds the memory leaves, outermost maps first. The fastest choices are placed and simulated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 
 from ...placement.cuda_blocks import usable_nbytes
+from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
 from ..offload.fit import Chooser, fit_candidate
 from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of, placed_if_any
@@ -23,13 +24,13 @@ from .orders import JointChoice, Order, orders
 LIMIT = 0.92  # share of the arena that live bytes may take in a trial; placement has the rest
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
 # places, and plans that leave the link idle for some time lose less by it.
-DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW), (0.97, 1.0, SLOW))
-MOST_ORDERS = 3  # whose programs are rounded
+DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW))
+MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
 WORK = 30_000  # sections of maps and passes in all plans that single changes make
 MIN_GAIN = 1e-4  # of a step: less is no gain
-MOST_PLACED = 2  # choices, and besides the best of each order
+MOST_PLACED = 1  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
 HEADROOM = (0.96, 0.92)  # shares of limits, under which more is offloaded than must be
 
@@ -61,10 +62,15 @@ class JointSearch:
     def solved(self) -> list[tuple[Order, Solution]]:
         """The orders whose programs have a solution in the whole arena, the most promising first.
 
-        Orders whose optimum is far above the least are left out.
+        Blocks of other sizes are tried of the best kind of order alone. Orders whose optimum is far
+        above the least are left out.
         """
-        found = [(order, self._program(order, 1.0).solve()) for order in self.problem.once(orders)]
-        solved = [(order, solution) for order, solution in found if solution is not None]
+        known = self.problem.once(orders)
+        firsts = [order for order in known if order.skeleton.choice.rest is Variant.PERFORMANCE]
+        solved = [*self._solutions(firsts)]
+        best = min(solved, key=lambda item: item[1].step_s)[0] if solved else firsts[0]
+        others = (order for order in known if order not in firsts)
+        solved += self._solutions(order for order in others if order.kind == best.kind)
         least_s = min((solution.step_s for _, solution in solved), default=0.0)
 
         def promise(item: tuple[Order, Solution]) -> tuple[float, int]:
@@ -73,6 +79,12 @@ class JointSearch:
 
         ranked = sorted(solved, key=promise)
         return [item for item in ranked if item[1].step_s <= NEAR * least_s]
+
+    def _solutions(self, known: Iterable[Order]) -> Iterator[tuple[Order, Solution]]:
+        for order in known:
+            solution = self._program(order, 1.0).solve()
+            if solution is not None:
+                yield order, solution
 
     def rounded(self, solved: Sequence[tuple[Order, Solution]]) -> Iterator[JointTrial]:
         """Trials of what dives make of the most promising programs."""
@@ -84,12 +96,14 @@ class JointSearch:
                 trial = self._take(order, JointChoice.of(found), inf) if found else None
                 yield from [trial] if trial else []
 
-    def improved(self, best: JointTrial) -> JointTrial:
-        """The best trial that changes of single decisions make of this one."""
-        program = self._program(best.order, LIMIT)
-        solution = program.solve()
+    def improved(self, best: JointTrial, solution: Solution) -> JointTrial:
+        """The best trial that changes of single decisions make of this one.
+
+        They are ordered by the prices of the order's solution.
+        """
+        program = self._program(best.order, 1.0)
         before: JointTrial | None = None
-        while solution is not None and before is not best:
+        while before is not best:
             before = best
             for choice in _single_changes(program, solution, best.choice):
                 if self.left > 0 and (best.order, choice) not in self.tried:
@@ -165,7 +179,8 @@ def fastest_joint(
     if not found:
         return None
     firsts = {trial.order: trial for trial in reversed(found)}
-    chosen = dict.fromkeys((search.improved(found[0]), *found[:MOST_PLACED], *firsts.values()))
+    improved = search.improved(found[0], dict(solved)[found[0].order])
+    chosen = dict.fromkeys((improved, *found[:MOST_PLACED], *firsts.values()))
     best: EvaluatedTrial | None = None
     for trial in sorted(chosen, key=attrgetter("seconds")):
         if trial.seconds < (1 - MIN_GAIN) * min(below_s, best.seconds if best else inf):
