@@ -152,11 +152,11 @@ def test_the_plan_is_no_slower_and_tells_what_binds_and_what_is_next_best(
     kept = planned(normalized, "keep", None)
     budget = normalized.fixed_nbytes + round(0.55 * kept.arena_nbytes)
     problem = GraphProblem(normalized, costs, Budgets.of(normalized, budget))
-    slow = make_schedule(normalized, costs, policy="vdnn-all:m", budget=budget)
+    slow = make_schedule(normalized, costs, policy="tvdnn-heuristic", budget=budget)
     found = with_joint_plan(problem, slow, "auto")
     check(found)
     assert found.peak_nbytes <= budget
-    assert step_s(found) < 0.9 * step_s(slow)
+    assert step_s(found) < 0.98 * step_s(slow)
     report = found.plan.optimality
     assert report is not None
     assert report.bound_s <= report.step_s == pytest.approx(step_s(found))

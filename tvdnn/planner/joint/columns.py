@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph import Direction
+from ...graph import RAW, Direction, Form
 from ..ir.costs import Costs
 from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import Skeleton
@@ -25,7 +25,7 @@ FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that the
 MOST_RUNS = 1500  # of makers: ingredients of ingredients are made as far as they are no more
 MOST_DEPTH = 6  # of ingredients of ingredients
 
-ClassKey: TypeAlias = tuple[str, int, int, int, int]
+ClassKey: TypeAlias = tuple[str, int, int, int, int, Form]
 
 
 class Clock:
@@ -51,7 +51,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class IdleClass:
-    """Sections of a buffer that are idle between the same two steps."""
+    """Sections of a buffer in one form that are idle between the same two steps."""
 
     buffer: str
     last: int  # step
@@ -112,7 +112,8 @@ class Columns:
         self.classes = tuple(self._classes())
         self.of_buffer: Mapping[str, list[int]] = defaultdict(list)
         for number, each in enumerate(self.classes):
-            self.of_buffer[each.buffer].append(number)
+            if each.members[0].form == RAW:
+                self.of_buffer[each.buffer].append(number)
         self._find_uses()
         points = self._points()
         self.runs = tuple(run for remake in points for run in self._runs(remake, points[remake]))
@@ -124,7 +125,7 @@ class Columns:
 
     def is_used_from(self, buffer: str, segment: int) -> bool:
         """Whether a segment from this one on uses the buffer."""
-        return self.uses[buffer][-1] >= segment
+        return self.uses[buffer][-1:] >= [segment]
 
     def _classes(self) -> Iterator[IdleClass]:
         step, launches = self.clock.step_of, self.skeleton.program.launches
@@ -132,26 +133,31 @@ class Columns:
         def key(idle: IdleInterval) -> ClassKey:
             final = -1 if idle.final_after < 0 else int(step[idle.final_after])
             high = launches[idle.next].segment
-            return idle.buffer, int(step[idle.last]), int(step[idle.next]), final, high
+            return idle.buffer, int(step[idle.last]), int(step[idle.next]), final, high, idle.form
 
         ordered = sorted(self.skeleton.all_idle, key=lambda idle: (*key(idle), idle.section))
         for found, items in groupby(ordered, key=key):
             members = tuple(items)
             if found[2] - found[1] >= 2:
-                yield IdleClass(*found, sum(each.nbytes for each in members), members)
+                yield IdleClass(*found[:-1], sum(each.nbytes for each in members), members)
 
     def _find_uses(self) -> None:
-        """By buffer the segments that use it, and by segment its first own pass."""
-        graph, plan = self.skeleton.program.graph, self.skeleton.program.plan
-        self.uses: Mapping[str, list[int]] = defaultdict(list)
+        """By buffer the segments that use it raw, and by segment its first pass and direction."""
+        program = self.skeleton.program
+        graph, passes = program.graph, program.graph.passes
         self.first_pass: list[int] = []
         self._is_forward: list[bool] = []
-        for number, segment in enumerate(plan.segments):
-            passes = [graph.passes[slot.pass_index] for slot in segment.slots]
-            for name in sorted({name for each in passes for name in each.used_buffers}):
-                self.uses[name].append(number)
-            self.first_pass.append(min(slot.pass_index for slot in segment.slots))
-            self._is_forward.append(all(p.direction is Direction.FORWARD for p in passes))
+        for segment in program.plan.segments:
+            indices = [slot.pass_index for slot in segment.slots]
+            self.first_pass.append(min(indices))
+            forward = (passes[index].direction is Direction.FORWARD for index in indices)
+            self._is_forward.append(all(forward))
+        uses: dict[str, set[int]] = {name: set() for name in graph.buffers}
+        for launch, *touched in zip(program.launches, program.reads, program.writes, strict=True):
+            for number in (number for runs in touched for run in runs for number in run):
+                if program.intervals[number].form == RAW:
+                    uses[program.intervals[number].buffer].add(launch.segment)
+        self.uses: Mapping[str, list[int]] = {name: sorted(found) for name, found in uses.items()}
 
     @cached_property
     def _usable(self) -> list[Remake]:

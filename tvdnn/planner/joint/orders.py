@@ -10,7 +10,8 @@ from ...graph import Graph
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from ..lowering.program import build_program
+from ..lowering.build_program import build_program
+from ..lowering.codes import codes_left
 from ..offload.belady import skeletons
 from ..recompute.skeleton import RecomputeChoice, Skeleton, skeleton_of
 from .columns import Columns
@@ -51,10 +52,10 @@ class Order:
         return Columns(self.skeleton, self.remakes, self.costs)
 
     @property
-    def kind(self) -> tuple[bool, bool]:
-        """Whether regions go section-major, in backward or in both directions."""
+    def kind(self) -> tuple[bool, bool, bool]:
+        """Whether regions go section-major, in backward or in both directions; and with codes."""
         choice = self.skeleton.choice
-        return any(choice.blocks), choice.through
+        return any(choice.blocks), choice.through, choice.coded
 
     def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
@@ -62,8 +63,9 @@ class Order:
         if choice.blocks:
             base = skeleton_of(graph, base.candidates, self._with_blocks(choice))
         made = completed(self.columns, choice.absent)
-        parts = woven(graph, base.program.plan.segments, made, base.choice.rest)
-        program = build_program(graph, Plan("auto", tuple(parts)))
+        parts = tuple(woven(graph, base.program.plan.segments, made, base.choice.rest))
+        codes = tuple(codes_left(graph, parts)) if base.choice.coded else ()
+        program = build_program(graph, Plan("auto", parts, codes))
         return Skeleton(base.candidates, base.choice, program, dict(self._reasons(choice)))
 
     def _with_blocks(self, choice: JointChoice) -> RecomputeChoice:
