@@ -25,10 +25,10 @@ LIMIT = 0.92  # share of the arena that live bytes may take in a trial; placemen
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
 # places, and plans that leave the link idle for some time lose less by it.
 DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW))
-MOST_ORDERS = 2  # whose programs are rounded
+MOST_ORDERS = 1  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
-WORK = 30_000  # sections of maps and passes in all plans that single changes make
+WORK = 15_000  # sections of maps and passes in all plans that single changes make
 MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 1  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
