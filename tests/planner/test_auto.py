@@ -99,7 +99,7 @@ def test_a_plan_says_what_is_made_again_and_what_leaves(tight: Schedule) -> None
     lines = str(tight.plan).splitlines()
     assert lines[0] == "auto: 2 maps leave the device"
     assert "  x: sections 0 to 7 (idle from conv2d0 forward to conv2d0 forward again)" in lines
-    assert "  relu1: recomputed (0.11 ms for 392.00 MiB)" in lines
+    assert any(line.startswith("  relu1: recomputed (0.11 ms for 392.00 MiB") for line in lines)
 
 
 def test_auto_without_a_budget_keeps(big: Graph) -> None:

@@ -54,12 +54,14 @@ class OptimalityReport:
     """The simulated step time of a plan beside a lower bound, in seconds.
 
     A sensitivity is the number of seconds by which 1% more of a resource ("memory", "link", "host"
-    or "compute") lowers the bound. The largest comes first: its resource binds.
+    or "compute") lowers the bound. The largest comes first: its resource binds. `alternatives` say
+    by buffer what is the next best to do with it, and the seconds that this adds to the bound.
     """
 
     step_s: float
     bound_s: float
     sensitivities: Mapping[str, float]
+    alternatives: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -107,6 +109,11 @@ class Plan:
         )
         return replace(self, bridges=bridges, optimality=None)
 
+    def _next_best(self, buffer: str) -> str:
+        """What is the next best to do with a buffer, in words."""
+        known = self.optimality.alternatives.get(buffer) if self.optimality else None
+        return f"; next best: {known[0]}, +{1e3 * known[1]:.2f} ms" if known else ""
+
     def __str__(self) -> str:
         """The policy, and a line for every map that does not stay raw: its means, and why."""
         offloaded = {each.buffer for each in self.transfers}
@@ -118,11 +125,11 @@ class Plan:
         for each in self.bridges:
             last = each.first + each.count - 1
             form = "" if each.form == RAW else f" as {each.form}"
-            reason = f"({self.reasons.get(each.buffer, 'planned so')})"
-            where = reason if each.tier else "on the device"
+            why = self.reasons.get(each.buffer, "planned so")
+            where = f"({why}{self._next_best(each.buffer)})" if each.tier else "on the device"
             lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} {where}")
-        recomputed = (name for name in self.reasons if name not in offloaded)
-        lines += [f"  {name}: recomputed ({self.reasons[name]})" for name in recomputed]
+        for name in (name for name in self.reasons if name not in offloaded):
+            lines.append(f"  {name}: recomputed ({self.reasons[name]}{self._next_best(name)})")
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)
 

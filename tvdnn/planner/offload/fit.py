@@ -32,7 +32,7 @@ def fit_candidate(
     Of the latter there are up to `most`. In little memory they are far slower, and made only where
     no schedule is known.
     """
-    found = _placed_before_ordering(swap, choose, best)
+    found = placed_before_ordering(swap, choose, best)
     known = found or best if is_tight(swap) else found and not both
     if known:
         return found
@@ -79,7 +79,7 @@ def under_tightened_limits(
     return found
 
 
-def _placed_before_ordering(
+def placed_before_ordering(
     swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
 ) -> list[EvaluatedTrial]:
     """The schedule of a choice with offsets before its order, under limits that allow for them.

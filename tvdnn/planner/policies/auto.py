@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ..ir.plan import Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
+from ..joint.plan import with_joint_plan
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
 from ..offload.belady import plans_offloading_all
@@ -21,7 +22,7 @@ AUTO = "auto"
 
 
 def _schedule(problem: GraphProblem) -> Schedule | None:
-    """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
+    """keep's schedule where it fits, else the fastest of searches and of vDNN's trials."""
     kept = keep_schedule(problem)
     if kept is not None:
         return kept
@@ -38,7 +39,7 @@ def _schedule(problem: GraphProblem) -> Schedule | None:
         other_s = simulate(other, problem.costs).step_s if other else best_s
         if other and other_s < best_s:
             best, best_s = other, other_s
-    return best
+    return with_joint_plan(problem, best, AUTO)
 
 
 def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:

@@ -8,7 +8,7 @@ for longest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import lcm
@@ -90,6 +90,7 @@ class Skeleton:
     candidates: Candidates
     choice: RecomputeChoice
     program: Program  # of a plan that offloads nothing
+    made: Mapping[str, str] = field(default_factory=dict)  # by map, why it is made again
 
     @cached_property
     def required(self) -> Array:
@@ -139,7 +140,7 @@ class Skeleton:
 
     def plan_within(self, limits: MemoryLimit) -> Plan | None:
         """The plan whose launches find their bytes within limits; None where they cannot."""
-        offloaded = self._outermost_idle(limits)
+        offloaded = self.outermost_idle(limits)
         return None if offloaded is None else self.offloading(offloaded)
 
     def offloading(self, offloaded: Sequence[IdleInterval], policy: str = "auto") -> Plan:
@@ -148,7 +149,7 @@ class Skeleton:
         bridges, reasons = tuple(bridges_of(offloaded, plan.bridges)), self._reasons(offloaded)
         return replace(plan, policy=policy, bridges=bridges, reasons=reasons)
 
-    def _outermost_idle(self, limits: MemoryLimit) -> list[IdleInterval] | None:
+    def outermost_idle(self, limits: MemoryLimit) -> list[IdleInterval] | None:
         """Sections to offload so that every launch finds its bytes; None if none suffice."""
         excess, offloaded = self.required - limits, list[IdleInterval]()
         if int(excess.max(initial=0)) <= 0:
@@ -171,10 +172,11 @@ class Skeleton:
     def _reasons(self, offloaded: Sequence[IdleInterval]) -> Mapping[str, str]:
         """Why maps are offloaded or recomputed, in words."""
         candidates, choice, graph = self.candidates, self.choice, self.program.graph
+        reasons = dict(self.made)
         passes_of_stages = candidates.passes_of_stages(choice.stages)
         slots = self.program.plan.slots
         names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
-        reasons = {
+        reasons |= {
             idle.buffer: f"idle from {names[idle.offload_after]} to {names[idle.needed_by]}"
             for idle in offloaded
         }
@@ -262,7 +264,7 @@ def _stage_segments(graph: Graph, phase: Phase, block: Variant) -> Iterator[Segm
     yield from (Segment((slot,)) for slot in phase.ahead)
     for each in phase.stages:
         if each.slots:
-            yield Segment(each.slots, _block_rows(graph, each.slots, block))
+            yield Segment(each.slots, block_rows(graph, each.slots, block))
         yield from (Segment((Slot(index),)) for index in each.behind)
     yield from (Segment((Slot(index),)) for index in phase.after)
 
@@ -282,10 +284,10 @@ def _region_segments(
     again_slots = tuple(Slot(index, recompute=True) for index in first.members)
     slots = (*again_slots, *(Slot(index) for index in region.members))
     behind = [Segment((Slot(index),)) for index in region.after]
-    return [*ahead, Segment(slots, _block_rows(graph, slots, block)), *behind]
+    return [*ahead, Segment(slots, block_rows(graph, slots, block)), *behind]
 
 
-def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
+def block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     """Samples of a block: the slots' common unit, or as many of it as fit a run."""
     passes = [graph.passes[slot.pass_index] for slot in slots]
     unit = lcm(*(pass_.unit for pass_ in passes))

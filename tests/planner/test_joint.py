@@ -1,0 +1,189 @@
+"""The joint planner: the bits of keep, its linear programs below all plans, dives to whole maps."""
+
+import random
+from math import inf
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.planner.test_auto import CLASSES, STEPS, residual, stacked
+from tests.planner.test_schedules import random_costs
+from tests.support.examples import examples
+from tests.support.lowered import lower
+from tests.support.running import random_batches, train
+from tests.support.simulated import h200, planned, step_s
+from tvdnn.engine import training_graph
+from tvdnn.graph import Graph
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.budgets import Budgets
+from tvdnn.planner.joint.dive import FAST, SLOW, dive
+from tvdnn.planner.joint.lp import JointLP
+from tvdnn.planner.joint.orders import JointChoice, Order, orders
+from tvdnn.planner.joint.plan import with_joint_plan
+from tvdnn.planner.joint.search import JointSearch, fastest_joint
+from tvdnn.planner.lowering.timetable import schedule_within
+from tvdnn.planner.make import Problem, make_schedule
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.problem import GraphProblem
+from tvdnn.planner.verify.check import check
+
+SMALL = {"batch": st.integers(2, 9), "sections": st.integers(2, 9), "fuse": st.booleans()}
+
+
+def small_graph(seed: int, batch: int, sections: int, *, fuse: bool) -> tuple[nn.Module, Graph]:
+    """A random network of convolutions and normalizations, and its training step."""
+    torch.manual_seed(seed)
+    net = stacked(random.Random(seed), 3)
+    x = torch.empty(batch, 3, 12, 12)
+    return net, training_graph(net, x, optimizer=SGD(momentum=0.9), sections=sections, fuse=fuse)
+
+
+def drawn(rng: random.Random, order: Order) -> JointChoice:
+    """Any absent columns, whether or not they go together, and any recomputes by block."""
+    absent = (n for n in range(len(order.columns.absent)) if rng.random() < 0.5)
+    blocks = (n for n in range(len(order.columns.blocks)) if rng.random() < 0.5)
+    return JointChoice(frozenset(absent), frozenset(blocks))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@examples(8, **SMALL)
+def test_any_choice_has_the_bits_of_keep(seed: int, batch: int, sections: int, fuse: bool) -> None:
+    net, graph = small_graph(seed, batch, sections, fuse=fuse)
+    rng, costs = random.Random(seed), random_costs(random.Random(seed))
+    batches = random_batches(STEPS, (batch, 3, 12, 12), CLASSES, seed)
+    order = rng.choice(orders(graph, costs))
+    skeleton = order.woven(drawn(rng, order))
+    kept = lower(graph, keep(graph), costs)
+    limit = round(rng.random() * kept.arena_nbytes)
+    plan = skeleton.plan_within(limit) or skeleton.plan_within(4 * kept.arena_nbytes)
+    assert plan is not None
+    schedule = lower(graph, plan, costs)
+    check(schedule)
+    assert train(net, schedule, batches, order_seed=seed).equals(train(net, kept, batches))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@examples(8, **SMALL, share=st.floats(0.3, 1.0))
+def test_no_timetable_of_an_order_is_faster_than_its_program(
+    seed: int, batch: int, sections: int, fuse: bool, share: float
+) -> None:
+    """Where only copies are free to choose, and of choices of the columns without ingredients."""
+    _, graph = small_graph(seed, batch, sections, fuse=fuse)
+    costs = random_costs(random.Random(seed))
+    for order in orders(graph, costs):
+        limit = round(share * order.skeleton.required.max())
+        solution = JointLP(order.columns, limit).solve()
+        plan = order.skeleton.plan_within(limit)
+        steps = schedule_within(graph, plan, costs, limit) if plan else None
+        if steps is not None:
+            assert solution is not None
+            assert solution.step_s <= steps.seconds * (1 + 1e-6)
+
+
+@pytest.fixture(scope="module")
+def normalized() -> Graph:
+    """A residual chain of which every map can be made again."""
+    layers = [nn.Conv2d(3, 16, 3, padding=1)]
+    layers += [nn.Sequential(residual(16), nn.ReLU()) for _ in range(6)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
+    x = torch.empty(32, 3, 32, 32)
+    return training_graph(net, x, optimizer=SGD(momentum=0.9), sections=4, fuse=True)
+
+
+@pytest.fixture(scope="module")
+def order(normalized: Graph) -> Order:
+    return orders(normalized, h200(normalized))[0]
+
+
+def test_less_memory_takes_no_less_and_all_of_it_only_the_launches(order: Order) -> None:
+    most = int(order.skeleton.required.max())
+    seconds = []
+    for share in (1.0, 0.8, 0.6, 0.5):
+        solution = JointLP(order.columns, round(share * most)).solve()
+        assert solution is not None
+        seconds.append(solution.step_s)
+    assert seconds == sorted(seconds)
+    assert seconds[0] == pytest.approx(order.skeleton.compute_s(order.columns.costs))
+    assert seconds[0] < seconds[-1]
+
+
+def test_a_host_without_room_leaves_only_recompute(order: Order) -> None:
+    limit = round(0.6 * order.skeleton.required.max())
+    solution = JointLP(order.columns, limit, host_budget=0).solve()
+    assert solution is not None
+    assert solution.away.max() < 1e-6
+    assert solution.absent.max() > 0.5
+
+
+def test_less_of_the_link_takes_no_less(order: Order) -> None:
+    limit = round(0.5 * order.skeleton.required.max())
+    solutions = [JointLP(order.columns, limit, link_share=each).solve() for each in (1.0, 0.1)]
+    assert solutions[0] is not None
+    assert solutions[1] is not None
+    assert solutions[0].step_s <= solutions[1].step_s
+
+
+@pytest.mark.parametrize("rule", [FAST, SLOW])
+def test_a_dive_takes_whole_maps_that_fit(order: Order, rule: object) -> None:
+    limit = round(0.5 * order.skeleton.required.max())
+    program = JointLP(order.columns, limit)
+    first = program.solve()
+    assert first is not None
+    found = dive(program, first, rule)
+    assert found is not None
+    assert np.abs(found.absent - found.absent.round()).max() < 1e-3
+    assert found.step_s >= first.step_s * (1 - 1e-9)
+    choice = JointChoice.of(found)
+    assert choice.absent
+    for column in choice.absent:
+        assert not program.conflicts[column] & choice.absent
+    woven = order.woven(choice)
+    assert woven.required.max() < order.skeleton.required.max()
+    assert woven.compute_s(order.columns.costs) > order.skeleton.compute_s(order.columns.costs)
+
+
+def test_the_plan_is_no_slower_and_tells_what_binds_and_what_is_next_best(
+    normalized: Graph,
+) -> None:
+    costs = h200(normalized)
+    kept = planned(normalized, "keep", None)
+    budget = normalized.fixed_nbytes + round(0.55 * kept.arena_nbytes)
+    problem = GraphProblem(normalized, costs, Budgets.of(normalized, budget))
+    slow = make_schedule(normalized, costs, policy="tvdnn-heuristic", budget=budget)
+    found = with_joint_plan(problem, slow, "auto")
+    check(found)
+    assert found.peak_nbytes <= budget
+    assert step_s(found) < 0.98 * step_s(slow)
+    report = found.plan.optimality
+    assert report is not None
+    assert report.bound_s <= report.step_s == pytest.approx(step_s(found))
+    assert next(iter(report.sensitivities.values())) > 0
+    assert report.alternatives
+    assert all(seconds >= -1e-12 for _, seconds in report.alternatives.values())
+    assert "next best: " in str(found.plan)
+
+
+def test_single_changes_make_no_choice_slower(normalized: Graph) -> None:
+    kept = planned(normalized, "keep", None)
+    budget = normalized.fixed_nbytes + round(0.45 * kept.arena_nbytes)
+    problem = GraphProblem(normalized, h200(normalized), Budgets.of(normalized, budget))
+    search = JointSearch(problem, "auto")
+    solved = search.solved()
+    trials = list(search.rounded(solved))
+    assert trials
+    for trial in trials[:2]:
+        assert search.improved(trial, dict(solved)[trial.order]).seconds <= trial.seconds
+    assert fastest_joint(search, solved, 0.0) is None
+    assert fastest_joint(search, solved, inf) is not None
+
+
+def test_auto_is_within_a_tenth_of_the_optimum_in_half_of_the_memory(normalized: Graph) -> None:
+    kept = planned(normalized, "keep", None)
+    budget = normalized.fixed_nbytes + kept.arena_nbytes // 2
+    schedule = Problem(normalized, h200(normalized), budget).schedule("auto")
+    report = schedule.plan.optimality
+    assert report is not None
+    assert report.gap < 0.1

@@ -1,0 +1,1 @@
+"""The joint planner: for every map and gap, whether it stays, is away or is made again."""

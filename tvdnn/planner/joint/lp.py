@@ -1,0 +1,308 @@
+"""The joint linear program: which shares of maps are away or made again, and when.
+
+Steps of a coarse clock keep their order. By step it counts the bytes that have gone out, come back
+and freed memory so far, those that are absent because they are made again later, and the seconds
+until the next step. What is made at a point finds there what it is made of. A map may be away or
+made again in part.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import linprog
+
+from .columns import AbsentColumn, Columns
+from .rows import Array, SparseRows, Term
+
+TRACKS = ("out", "back", "free", "idle", "final", "due", "absent")
+EPSILON = 1e-7  # of the step, as the price of a section that is away: none is in vain
+SENSITIVITY_STEP = 0.01  # share of a resource by which sensitivities raise it
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The shares of all columns, and what they cost."""
+
+    step_s: float
+    away: Array
+    absent: Array
+    blocks: Array
+    prices: Array  # seconds that the whole of a column away or absent would add, or save
+    sensitivities: Mapping[str, float]  # seconds saved by 1% more compute, link, memory or host
+
+
+class JointLP:
+    """The program of a skeleton's columns, with at most `limit` live bytes.
+
+    Copies take at most `link_share` of the link.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        limit: int,
+        host_budget: int | None = None,
+        *,
+        link_share: float = 1.0,
+    ) -> None:
+        self.columns, self._link_share = columns, link_share
+        clock = columns.clock
+        self._num, self._limit = clock.num, limit
+        self._unit_s = float(clock.seconds.sum())
+        self._unit = max(1.0, float((clock.required - limit).max(initial=0)))  # bytes
+        self.first_absent = len(columns.away)
+        self._runs = self.first_absent + len(columns.absent)
+        self._blocks = self._runs + len(columns.runs)
+        self._tracks = self._blocks + len(columns.blocks)
+        self._waits = self._tracks + len(TRACKS) * (self._num + 1)
+        self._width = self._waits + self._num
+        self._never: set[int] = set()
+        self.conflicts: tuple[set[int], ...] = tuple(set() for _ in columns.absent)
+        self._ub, self._eq = SparseRows(), SparseRows()
+        self._add_tracks()
+        self._add_seconds()
+        self._memory_rows = [self._add_memory(step) for step in range(self._num)]
+        self._link_rows = [*self._add_link(0), *self._add_link(1)]
+        self._host_rows = [] if host_budget is None else self._add_host(host_budget)
+        self._add_exclusion()
+        self._add_precedence()
+        self._matrices = self._ub.matrix(self._width), self._eq.matrix(self._width)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """The least and the most of each column."""
+        low, high = np.zeros(self._width), np.full(self._width, np.inf)
+        high[: self._tracks] = 1.0
+        high[sorted(self._never)] = 0.0
+        high[[self._track("out", 0), self._track("back", 0)]] = 0.0
+        return low, high
+
+    def solve(self, low: Array | None = None, high: Array | None = None) -> Solution | None:
+        """The optimum within bounds; None where there is none."""
+        least, most = self.bounds()
+        low, high = least if low is None else low, most if high is None else high
+        found = linprog(
+            self._objective,
+            A_ub=self._matrices[0],
+            b_ub=self._ub.limits,
+            A_eq=self._matrices[1],
+            b_eq=self._eq.limits,
+            bounds=np.stack((low, high), axis=1),
+            method="highs",
+        )
+        if not found.success:
+            return None
+        x, prices = found.x, found.lower.marginals + found.upper.marginals
+        return Solution(
+            float(x[self._waits :].sum()) * self._unit_s,
+            x[: self.first_absent],
+            x[self.first_absent : self._runs],
+            x[self._blocks : self._tracks],
+            prices[: self._runs] * self._unit_s,
+            self._sensitivities(x, found.ineqlin.marginals),
+        )
+
+    @cached_property
+    def _objective(self) -> Array:
+        cost = np.zeros(self._width)
+        cost[self._waits :] = 1.0
+        sizes = [self.columns.classes[each.number].nbytes for each in self.columns.away]
+        cost[: self.first_absent] = EPSILON * np.array(sizes) / self._unit
+        return cost
+
+    def _track(self, name: str, step: int) -> int:
+        return self._tracks + TRACKS.index(name) * (self._num + 1) + step
+
+    def _add_tracks(self) -> None:
+        """What has happened before each step is what had before the last one, and what is new."""
+        new = self._changes()
+        for name in ("idle", "final", "due", "absent"):
+            for step in range(self._num + 1):
+                terms = [(self._track(name, step), 1.0), *new[name, step]]
+                terms += [(self._track(name, step - 1), -1.0)] if step else []
+                self._eq.add(terms, 0.0)
+        pairs = (
+            ("free", "out"),
+            ("free", "idle"),
+            ("out", "final"),
+            ("due", "back"),
+            ("back", "free"),
+        )
+        for step in range(self._num + 1):
+            for less, more in pairs:
+                terms = [(self._track(less, step), 1.0), (self._track(more, step), -1.0)]
+                self._ub.add(terms, 0.0)
+            for name in ("out", "back") if step else ():
+                self._ub.add(
+                    [(self._track(name, step - 1), 1.0), (self._track(name, step), -1.0)], 0.0
+                )
+
+    def _changes(self) -> Mapping[tuple[str, int], list[Term]]:
+        """By track and step, the bytes of each column that are new."""
+        columns, new = self.columns, defaultdict[tuple[str, int], list[Term]](list)
+        for number, away in enumerate(columns.away):
+            each = columns.classes[away.number]
+            size = each.nbytes / self._unit
+            new["idle", each.last + 1].append((number, -size))
+            new["final", min(each.last, each.final) + 1].append((number, -size))
+            new["due", away.next].append((number, -size))
+        spans = [
+            (number, *span)
+            for number, absent in enumerate(columns.absent, self.first_absent)
+            for span in absent.frees
+        ]
+        spans += [
+            (number, which, columns.classes[which].last, columns.classes[which].next)
+            for number, block in enumerate(columns.blocks, self._blocks)
+            for which in block.classes
+        ]
+        for number, which, last, following in spans:
+            size = columns.classes[which].nbytes / self._unit
+            new["absent", last + 1].append((number, -size))
+            new["absent", following].append((number, size))
+        return new
+
+    def _add_seconds(self) -> None:
+        """A step takes its launches and all makers that run again ahead of it."""
+        columns = self.columns
+        seconds: list[list[Term]] = [[] for _ in range(self._num)]
+        for number, run in enumerate(columns.runs, self._runs):
+            seconds[run.step].append((number, run.remake.seconds / self._unit_s))
+        for number, block in enumerate(columns.blocks, self._blocks):
+            members = [columns.classes[each] for each in block.classes]
+            rate = block.seconds / self._unit_s / sum(each.nbytes for each in members)
+            for each in members:
+                seconds[each.next].append((number, rate * each.nbytes))
+        for step, least_s in enumerate((columns.clock.seconds / self._unit_s).tolist()):
+            self._ub.add([(self._waits + step, -1.0), *seconds[step]], -least_s)
+
+    def _add_memory(self, step: int) -> int:
+        names = ("back", 1.0), ("free", -1.0), ("absent", -1.0)
+        terms = [(self._track(name, step), sign) for name, sign in names]
+        return self._ub.add(terms, (self._limit - self.columns.clock.required[step]) / self._unit)
+
+    def _add_link(self, way: int) -> list[tuple[int, int, float]]:
+        """No more goes this way in a step than the link takes.
+
+        A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
+        rows, each with its step and by how much a second raises its limit.
+        """
+        link = self.columns.costs.link
+        alone = [self._rate(rate) for rate in (link.to_host, link.to_device)]
+        both = [self._rate(rate) for rate in (link.to_host_duplex, link.to_device_duplex)]
+        if both[0] / alone[0] + both[1] / alone[1] < 1.0:  # then taking turns is faster
+            both = [rate / 2 for rate in alone]
+        names = ("out", "back")
+        factors = (names[way], 1.0), (names[1 - way], (alone[way] - both[way]) / both[1 - way])
+        found = []
+        for step in range(self._num):
+            terms = [(self._waits + step, -alone[way])]
+            for name, factor in factors:
+                terms.append((self._track(name, step + 1), factor))
+                terms.append((self._track(name, step), -factor))
+            found.append((self._ub.add(terms, 0.0), step, alone[way]))
+        return found
+
+    def _rate(self, rate: float) -> float:
+        """Of the largest sections, which lose least to the latency."""
+        classes = self.columns.classes
+        largest = max((idle.nbytes for each in classes for idle in each.members), default=1)
+        seconds = largest / rate + self.columns.costs.link.latency_s
+        return self._link_share * largest / seconds * self._unit_s / self._unit
+
+    def _add_host(self, budget: int) -> list[int]:
+        names = ("out", 1.0), ("back", -1.0)
+        return [
+            self._ub.add([(self._track(n, step), sign) for n, sign in names], budget / self._unit)
+            for step in range(self._num + 1)
+        ]
+
+    def _add_exclusion(self) -> None:
+        """A map is absent or away at one time by one column alone."""
+        columns = self.columns
+        of_class, of_gap = defaultdict[int, list[int]](list), defaultdict[object, list[int]](list)
+        for number, away in enumerate(columns.away):
+            of_class[away.number].append(number)
+        for number, absent in enumerate(columns.absent, self.first_absent):
+            of_gap[absent.buffer, absent.low].append(number)
+            for which, _, _ in absent.frees:
+                of_class[which].append(number)
+        for number, block in enumerate(columns.blocks, self._blocks):
+            for which in block.classes:
+                of_class[which].append(number)
+        for numbers in (*of_class.values(), *of_gap.values()):
+            self._ub.add([(number, 1.0) for number in numbers], 1.0)
+        for numbers in of_gap.values():
+            for number in numbers:
+                others = {other - self.first_absent for other in numbers if other != number}
+                self.conflicts[number - self.first_absent].update(others)
+
+    def _add_precedence(self) -> None:
+        """What is made again has its makers run, and these find what they take."""
+        columns = self.columns
+        runs = {(run.remake, run.point): n for n, run in enumerate(columns.runs, self._runs)}
+        absent, away = defaultdict[str, list[int]](list), defaultdict[int, list[int]](list)
+        served = defaultdict[int, list[int]](list)
+        for number, column in enumerate(columns.absent, self.first_absent):
+            run = runs[column.remake, column.point]
+            self._ub.add([(number, 1.0), (run, -1.0)], 0.0)
+            absent[column.buffer].append(number)
+            served[run].append(number - self.first_absent)
+        for number, each in enumerate(columns.away):
+            away[each.number].append(number)
+        for (remake, point), run in runs.items():
+            for name, writers in remake.takes:
+                other = columns.remakes.making(name, writers)
+                again = [(runs[other, point], -1.0)] if other and (other, point) in runs else []
+                if columns.is_used_from(name, point):
+                    covering = [n for n in absent[name] if self._covers(n, point)]
+                    self._require(run, point, name, covering, again, away)
+                    for number in served[run] if not again else ():
+                        for cover in covering:
+                            self.conflicts[number].add(cover - self.first_absent)
+                            self.conflicts[cover - self.first_absent].add(number)
+                elif again:
+                    self._ub.add([(run, 1.0), *again], 0.0)
+                else:
+                    self._never.add(run)
+
+    def _covers(self, number: int, point: int) -> bool:
+        column: AbsentColumn = self.columns.absent[number - self.first_absent]
+        return column.low < point < column.point
+
+    def _require(
+        self,
+        run: int,
+        point: int,
+        name: str,
+        covering: Sequence[int],
+        again: Sequence[Term],
+        away: Mapping[int, Sequence[int]],
+    ) -> None:
+        """Of a map that makers take, no share is gone at the point, or it is made again there."""
+        columns, step = self.columns, self.columns.clock.segment_step[point]
+        terms = [(run, 1.0), *((number, 1.0) for number in covering), *again]
+        if covering:
+            self._ub.add(terms, 1.0)
+        for which in columns.of_buffer.get(name, ()):
+            each = columns.classes[which]
+            if each.last < step < each.next:
+                gone = [(n, 1.0) for n in away[which] if columns.away[n].next > step]
+                self._ub.add([*terms, *gone], 1.0)
+
+    def _sensitivities(self, found: Array, marginals: Array) -> Mapping[str, float]:
+        """What 1% more of each would save, by the prices of its rows; the most first."""
+        waits, limits = found[self._waits :], self._ub.limits
+        busy = waits <= self.columns.clock.seconds / self._unit_s * (1 + EPSILON)
+        saved = {
+            "compute": float(waits[busy].sum()),
+            "link": sum(
+                -marginals[row] * rate * waits[step] for row, step, rate in self._link_rows
+            ),
+            "memory": -float(marginals[self._memory_rows].sum()) * self._limit / self._unit,
+            "host": -float(marginals[self._host_rows] @ limits[self._host_rows]),
+        }
+        ranked = sorted(saved.items(), key=lambda item: -item[1])
+        return {name: SENSITIVITY_STEP * share * self._unit_s for name, share in ranked}
