@@ -32,8 +32,9 @@ from tvdnn.planner.recompute.candidates import (
     RecomputeDependencies,
     find_candidates,
 )
-from tvdnn.planner.recompute.regions import Recompute, recompute_passes, regions
+from tvdnn.planner.recompute.regions import Recompute, regions
 from tvdnn.planner.recompute.skeleton import RecomputeChoice, skeleton_of
+from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.verify.check import check
 from tvdnn.units import MIB
 
@@ -58,7 +59,7 @@ def big() -> Graph:
 
 
 def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
-    found = regions(big, h200(big))
+    found = regions(Supplies(big), h200(big))
     groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21]]
     ops = [list(dict.fromkeys(big.passes[i].op for i in each.forward.passes)) for each in found]
     assert ops == [[f"conv2d{n}" for n in g] for g in groups]
@@ -68,12 +69,12 @@ def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
 
 
 def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) -> None:
-    third = regions(big, h200(big))[2]
-    made = recompute_passes(big, third, frozenset({"relu13"}))
-    assert [big.passes[i].name for i in made.packs] == ["conv2d12 pack"]
-    assert [big.passes[i].name for i in made.members] == ["conv2d12 forward"]
-    made = recompute_passes(big, third, frozenset({"relu11", "relu13"}))
-    assert [big.passes[i].name for i in made.members] == ["conv2d10 forward", "conv2d12 forward"]
+    supplies = Supplies(big)
+    supply = supplies.of("relu13", supplies.backward_readers("relu13")[0])
+    assert supply is not None
+    assert [big.passes[i].name for i in supply.packs] == ["conv2d12 pack"]
+    assert [big.passes[i].name for i in supply.passes] == ["conv2d12 forward"]
+    assert supply.takes == {"relu11"}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tvdnn.planner.ir.schedule import Action, Schedule
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies import auto as auto_policy
 from tvdnn.planner.problem import GraphProblem
-from tvdnn.planner.recompute.barriers import Phase
+from tvdnn.planner.recompute.barriers import BarrierStage, Phase
 from tvdnn.planner.recompute.candidates import Candidates, find_candidates
 from tvdnn.planner.recompute.skeleton import RecomputeChoice, skeleton_of
 from tvdnn.planner.verify.check import check
@@ -55,12 +55,20 @@ def plan_of(graph: Graph, found: Candidates, numbers: Collection[int]) -> Plan:
     return skeleton_of(graph, found, choice).offloading([])
 
 
+def order(stage: BarrierStage) -> list[int]:
+    """The passes of a stage in program order."""
+    return sorted((*stage.makers, *stage.passes))
+
+
 def told(graph: Graph, half: Phase) -> list[tuple[list[str], list[str]]]:
     """The passes of each round, with marks on those that run again, and the passes behind."""
     names = [pass_.name for pass_ in graph.passes]
     return [
         (
-            [names[s.pass_index] + " again" * s.recompute for s in each.slots],
+            [
+                names[i] + " again" * (i in each.makers)
+                for i in sorted((*each.makers, *each.passes))
+            ],
             [names[index] for index in each.behind],
         )
         for each in half.stages

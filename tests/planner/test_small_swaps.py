@@ -21,6 +21,7 @@ from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.regions import regions
+from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
@@ -89,7 +90,7 @@ def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
     )
     graph = training_graph(net, torch.empty(4, 3, 8, 8), sections=4, fuse=True)
     costs = default_costs(graph)
-    passes = [index for chain in regions(graph, costs) for index in chain.passes]
+    passes = [index for chain in regions(Supplies(graph), costs) for index in chain.passes]
     assert len(set(passes)) == len(passes) > 0
     for policy in ("tvdnn-heuristic", "auto"):
         make_schedule(graph, costs, policy=policy, budget=Problem(graph, costs).floor(policy)[0])

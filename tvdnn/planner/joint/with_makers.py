@@ -6,8 +6,8 @@ from math import lcm
 from ...graph import Graph
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
-from ..recompute.regions import cannot_join, goes_by_sample
 from ..recompute.skeleton import block_rows
+from ..recompute.weave import JoinedPasses, goes_by_sample
 from .remakes import Remake
 
 
@@ -41,8 +41,8 @@ def _with_makers(graph: Graph, part: Segment, makers: Sequence[int], block: Vari
     slots = (*(Slot(index, recompute=True) for index in makers), *part.slots)
     passes = [graph.passes[slot.pass_index] for slot in slots]
     unit, domain = lcm(*(each.unit for each in passes)), passes[-1].domain
-    most = -(-(part.block or domain) // unit) * unit
-    return Segment(slots, min(block_rows(graph, slots, block), most, domain))
+    rows = min(block_rows(graph, (slot.pass_index for slot in slots), block), part.block or domain)
+    return Segment(slots, min(-(-rows // unit) * unit, domain))
 
 
 def joined(graph: Graph, part: Segment, makers: Sequence[int]) -> list[int]:
@@ -50,13 +50,15 @@ def joined(graph: Graph, part: Segment, makers: Sequence[int]) -> list[int]:
     passes = [graph.passes[slot.pass_index] for slot in part.slots]
     if not all(goes_by_sample(each) for each in passes):
         return []
-    found: list[int] = []
+    found, together = list[int](), JoinedPasses()
+    for each in passes:
+        together.add(each)
     for index in reversed(makers):
         maker = graph.passes[index]
         if not goes_by_sample(maker) or maker.domain != passes[0].domain:
             break
-        if any(cannot_join(maker, other) for other in passes):
+        if not together.admits(maker):
             break
-        passes.append(maker)
+        together.add(maker)
         found.insert(0, index)
     return found

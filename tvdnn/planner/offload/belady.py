@@ -17,6 +17,7 @@ from ..lowering.segments import Variant
 from ..recompute.candidates import Candidates
 from ..recompute.regions import MAPS, FusibleRegion, regions
 from ..recompute.skeleton import RecomputeChoice, Skeleton, skeleton_of
+from ..recompute.supplies import Supplies
 
 MIN_SHARE = 0.01  # of the bytes of all maps: inner maps of less are worth no skeleton
 
@@ -27,7 +28,8 @@ def skeletons(graph: Graph, costs: Costs) -> Iterator[Skeleton]:
     Layer-major and, where fusible regions have enough inner maps, section-major in backward or in
     both directions. With all codes that passes can leave, then without.
     """
-    found, seen = regions(graph, costs), set[tuple[tuple[Segment, ...], bool]]()
+    supplies, seen = Supplies(graph), set[tuple[tuple[Segment, ...], bool]]()
+    found = regions(supplies, costs)
     none = (frozenset[str](),) * len(found)
     variants = (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY)
     for coded, variant in product((True, False), variants):
@@ -35,7 +37,7 @@ def skeletons(graph: Graph, costs: Costs) -> Iterator[Skeleton]:
         for block, through in orders if _have_inner_maps(graph, found) else orders[:1]:
             blocks = (block,) * len(found)
             choice = RecomputeChoice(variant, blocks, none, through=through, coded=coded)
-            skeleton = skeleton_of(graph, Candidates(found, ()), choice)
+            skeleton = skeleton_of(graph, Candidates(supplies, found), choice)
             plan = skeleton.program.plan
             if (plan.segments, bool(plan.bridges)) not in seen:
                 seen.add((plan.segments, bool(plan.bridges)))

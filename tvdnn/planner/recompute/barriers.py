@@ -8,21 +8,13 @@ normalization's sums, and recomputes forward's maps and its own gradients.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
 
-from ...graph import Direction, Graph, Kind, Pass
-from ...graph.dataflow import Producers, producers
+from ...graph import Direction, Kind, Pass
 from ..ir.costs import Costs
-from ..ir.plan import Slot
-from .regions import (
-    Recompute,
-    cannot_join,
-    extent_of,
-    goes_by_sample,
-    spans_of,
-    users_of,
-)
+from .regions import Recompute, Users, extent_of, spans_of, users_of
+from .supplies import Supplies
+from .weave import JoinedPasses, goes_by_sample
 
 BETWEEN = (Kind.MAP, Kind.GRAD)
 AHEAD = -1  # the stage of passes that need none
@@ -32,7 +24,8 @@ AHEAD = -1  # the stage of passes that need none
 class BarrierStage:
     """Passes between two barriers."""
 
-    slots: tuple[Slot, ...]  # go through each block together
+    makers: tuple[int, ...]  # recompute the maps between barriers that the passes read
+    passes: tuple[int, ...]  # go through each block together, with the makers
     behind: tuple[int, ...]  # run behind these, once for all samples
 
 
@@ -41,15 +34,14 @@ class Phase:
     """The passes of one direction."""
 
     passes: range  # all of them, in program order
-    ahead: tuple[Slot, ...]
+    ahead: tuple[int, ...]
     stages: tuple[BarrierStage, ...]
     after: tuple[int, ...]
 
     @property
     def recomputed(self) -> list[int]:
         """The passes that run again, as often as they do."""
-        slots = (*self.ahead, *(slot for each in self.stages for slot in each.slots))
-        return [slot.pass_index for slot in slots if slot.recompute]
+        return [index for each in self.stages for index in each.makers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +51,7 @@ class StagedGroup:
     forward: Phase
     backward: Phase
     recompute: Recompute
+    made: frozenset[tuple[str, int]]  # maps between barriers, and the readers they are made for
 
     @property
     def passes(self) -> frozenset[int]:
@@ -66,60 +59,52 @@ class StagedGroup:
 
 
 def barrier_stages(
-    graph: Graph, costs: Costs, groups: Iterable[Sequence[str]], least_nbytes: float
+    supplies: Supplies, costs: Costs, groups: Iterable[Sequence[str]], least_nbytes: float
 ) -> Iterator[StagedGroup]:
     """The groups of ops that can go in stages, share no pass and save enough bytes of maps."""
+    graph = supplies.graph
     if graph.row_tiles > 1:
         return
-    spans, uses, passes_of_stages = spans_of(graph), _Uses(graph), set[int]()
+    spans, users, passes_of_stages = spans_of(graph), users_of(graph), set[int]()
     for group in groups:
         phases = [extent_of(spans, group, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
         if all(phases) and all(passes_of_stages.isdisjoint(phase) for phase in phases):
-            found = _OpGroup(graph, uses, *phases).stages(costs)
+            found = _OpGroup(supplies, users, *phases).stages(costs)
             if found is not None and found.recompute.nbytes > least_nbytes:
                 passes_of_stages |= found.passes
                 yield found
 
 
-class _Uses:
-    """The producers of what each pass reads; users and changes of each buffer and parameter."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.producers: Producers = producers(graph)
-        self.users = users_of(graph)
-        self._changes: dict[str, list[int]] = {}
-        for index, pass_ in enumerate(graph.passes):
-            for name in {*pass_.written_buffers, *pass_.updates}:
-                self._changes.setdefault(name, []).append(index)
-
-    def changes(self, name: str, after: int, before: int) -> bool:
-        """Whether a pass between these two changes the buffer or parameter."""
-        return any(after < index < before for index in self._changes.get(name, ()))
-
-
 class _OpGroup:
     """The passes of a group of ops in both directions, and the buffers that they alone use."""
 
-    def __init__(self, graph: Graph, uses: _Uses, forward: range, backward: range) -> None:
-        self._graph = graph
-        self._uses = uses
-        self._producers = uses.producers
+    def __init__(self, supplies: Supplies, users: Users, forward: range, backward: range) -> None:
+        self._graph = graph = supplies.graph
+        self._supplies = supplies
         self._phases = forward, backward
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
         made = frozenset(name for pass_ in passes for name in pass_.written_buffers)
         partly = (w.buffer for pass_ in passes for w in pass_.writes if w.channels is not None)
         given = frozenset((*graph.inputs, *partly))
-        self._own = frozenset(name for name in made - given if uses.users[name] <= members)
+        self._own = frozenset(name for name in made - given if users[name] <= members)
         at_once = frozenset(name for pass_ in passes for name in _whole_uses(pass_))
         self._between = frozenset(
             name for name in self._own - at_once if graph.buffers[name].kind in BETWEEN
         )
         self._level: dict[int, int] = {}
+        self._made: set[tuple[str, int]] = set()
 
     def stages(self, costs: Costs) -> StagedGroup | None:
         """The group in stages; None where there would be one, or a pass cannot run again."""
-        forward, backward = (self._phase(phase) for phase in self._phases)
+        bare = [self._staged(phase) for phase in self._phases]
+        if not all(each and self._keeps_order(each) for each in bare):
+            return None
+        order = [*range(len(self._graph.passes))]
+        for phase in filter(None, bare):
+            order[phase.passes.start : phase.passes.stop] = _order_of(phase)
+        self._supplies = self._supplies.in_order(order)
+        forward, backward = (self._with_makers(phase) for phase in filter(None, bare))
         if forward is None or backward is None or len(forward.stages) < 2:
             return None
         recomputed = [
@@ -132,26 +117,20 @@ class _OpGroup:
         maps = [b for b in map(self._graph.buffers.__getitem__, names) if b.kind is Kind.MAP]
         nbytes = sum(buffer.nbytes for buffer in maps)
         recompute = Recompute(frozenset(buffer.name for buffer in maps), nbytes, seconds)
-        return StagedGroup(forward, backward, recompute)
+        return StagedGroup(forward, backward, recompute, frozenset(self._made))
 
-    def _phase(self, phase: range) -> Phase | None:
-        """One direction in stages; None where a pass cannot run again."""
+    def _staged(self, phase: range) -> Phase | None:
+        """One direction in stages without their makers; None where a pass has no stage."""
         if not self._levelled(phase):
             return None
         stages: list[BarrierStage] = []
         for number in range(1 + max(self._level[i] for i in phase if i in self._level)):
-            found = self._stage(phase, number)
-            if found is None:
-                return None
-            stages.append(found)
-        recomputed = {slot.pass_index for each in stages for slot in each.slots if slot.recompute}
-        if not all(self._finds_alike(index, phase) for index in recomputed - {*phase}):
-            return None
-        ahead = [Slot(index, recompute=True) for index in self._packs(recomputed - {*phase})]
-        ahead += [Slot(index) for index in phase if self._level.get(index) == AHEAD]
+            owned = [i for i in phase if self._level.get(i) == number]
+            firsts = tuple(i for i in owned if goes_by_sample(self._graph.passes[i]))
+            stages.append(BarrierStage((), firsts, tuple(i for i in owned if i not in firsts)))
+        ahead = tuple(index for index in phase if self._level.get(index) == AHEAD)
         after = tuple(index for index in phase if index not in self._level)
-        made = Phase(phase, tuple(ahead), tuple(stages), after)
-        return made if self._keeps_order(made) else None
+        return Phase(phase, ahead, tuple(stages), after)
 
     def _levelled(self, phase: range) -> bool:
         """Give every pass of the phase its stage. Whether all can have one, and any does.
@@ -174,79 +153,57 @@ class _OpGroup:
     def _since(self, phase: range, index: int) -> Iterator[int]:
         """The stages before which the pass cannot run, by what it reads."""
         pass_ = self._graph.passes[index]
-        for use, producing in zip(pass_.reads, self._producers[index], strict=True):
+        for use, producing in zip(pass_.reads, self._supplies.producers[index], strict=True):
             for source in producing & set(phase) & self._level.keys():
                 maker = self._graph.passes[source]
                 whole = use.whole or any(w.whole for w in maker.writes if w.buffer == use.buffer)
                 waits = goes_by_sample(pass_) and (whole or not goes_by_sample(maker))
                 yield self._level[source] + waits
 
-    def _stage(self, phase: range, number: int) -> BarrierStage | None:
-        """One stage with all passes that it runs again; None where one cannot."""
-        owned = [i for i in phase if self._level.get(i) == number]
-        firsts = [i for i in owned if goes_by_sample(self._graph.passes[i])]
-        recomputed = self._needed(firsts)
-        if recomputed is None:
-            return None
-        passes = [self._graph.passes[i] for i in (*recomputed, *firsts)]
-        if any(cannot_join(*pair) for pair in combinations(passes, 2)):
-            return None
-        slots = (Slot(i, recompute=i in recomputed) for i in sorted((*recomputed, *firsts)))
-        return BarrierStage(tuple(slots), tuple(i for i in owned if i not in firsts))
-
-    def _needed(self, firsts: Sequence[int]) -> frozenset[int] | None:
-        """The passes that recompute the maps between barriers that these read."""
-        recomputed, due = set[int](), [*firsts]
-        while due:
-            index = due.pop()
-            reads = self._graph.passes[index].reads
-            for use, producing in zip(reads, self._producers[index], strict=True):
-                if use.buffer not in self._between:
-                    continue
-                new = producing - recomputed - set(firsts)
-                if not all(self._may_recompute(source) for source in new):
+    def _with_makers(self, phase: Phase) -> Phase | None:
+        """The direction with all passes that its stages run again; None where one cannot."""
+        stages = list[BarrierStage]()
+        for stage in phase.stages:
+            makers, joined = self._makers(stage.passes), JoinedPasses()
+            for index in sorted((*(makers or ()), *stage.passes)):
+                if makers is None or not joined.admits(self._graph.passes[index]):
                     return None
-                recomputed |= new
-                due += new
-        return frozenset(recomputed)
+                joined.add(self._graph.passes[index])
+            stages.append(replace(stage, makers=tuple(sorted(makers or ()))))
+        return replace(phase, stages=tuple(stages))
 
-    def _may_recompute(self, index: int) -> bool:
+    def _makers(self, firsts: Sequence[int]) -> set[int] | None:
+        """The passes that recompute the maps between barriers that these read."""
+        makers, due = set[int](), [(index, index) for index in firsts]
+        while due:
+            index, reader = due.pop()
+            reads = self._graph.passes[index].reads
+            for use, producing in zip(reads, self._supplies.producers[index], strict=True):
+                if use.buffer not in self._between or producing <= makers | set(firsts):
+                    continue
+                supply = self._supplies.making(producing, reader)
+                if supply is None or not all(map(self._may_join, supply.passes)):
+                    return None
+                if index == reader:
+                    self._made.add((use.buffer, reader))
+                due += [(maker, reader) for maker in supply.passes if maker not in makers]
+                makers.update(supply.passes)
+        return makers
+
+    def _may_join(self, index: int) -> bool:
+        """Whether the pass goes by sample, and writes buffers that the group alone uses."""
         pass_ = self._graph.passes[index]
-        plain = not (pass_.effects or pass_.updates or pass_.reduction)
         whole = any(use.whole for use in pass_.writes)
-        return plain and goes_by_sample(pass_) and not whole and pass_.written_buffers <= self._own
-
-    def _packs(self, recomputed: Iterable[int]) -> list[int]:
-        """The passes that pack the weights of these."""
-        buffers, passes = self._graph.buffers, self._graph.passes
-        sources = {
-            source
-            for index in recomputed
-            for use, producing in zip(passes[index].reads, self._producers[index], strict=True)
-            for source in producing
-            if buffers[use.buffer].kind is Kind.WEIGHT
-        }
-        return sorted(sources)
-
-    def _finds_alike(self, index: int, phase: range) -> bool:
-        """Whether a forward pass would read the same in this phase, but for recomputed maps."""
-        pass_, packs = self._graph.passes[index], self._packs([index])
-        names = pass_.read_buffers - self._between | {*pass_.params}
-        names |= {name for pack in packs for name in self._graph.passes[pack].params}
-        return not any(self._uses.changes(name, index, phase.start) for name in names)
+        return goes_by_sample(pass_) and not whole and pass_.written_buffers <= self._own
 
     def _keeps_order(self, phase: Phase) -> bool:
         """Whether all passes read the same of what lasts in this order as in program order."""
-        order = [slot.pass_index for slot in phase.ahead]
-        for each in phase.stages:
-            order += [*(slot.pass_index for slot in each.slots), *each.behind]
-        order += phase.after
         changes: dict[str, set[int]] = {}
         for index in phase.passes:
             for name in self._changed(index):
                 changes.setdefault(name, set()).add(index)
         done: dict[str, set[int]] = {name: set() for name in changes}
-        for index in order:
+        for index in _order_of(phase):
             pass_ = self._graph.passes[index]
             for name in (
                 pass_.read_buffers | set(pass_.params) | self._changed(index)
@@ -261,6 +218,13 @@ class _OpGroup:
         """The buffers and parameters that the pass changes for good."""
         pass_ = self._graph.passes[index]
         return (pass_.written_buffers - self._between) | set(pass_.updates)
+
+
+def _order_of(phase: Phase) -> list[int]:
+    order = [*phase.ahead]
+    for each in phase.stages:
+        order += [*each.passes, *each.behind]
+    return [*order, *phase.after]
 
 
 def _whole_uses(pass_: Pass) -> frozenset[str]:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeAlias
 
-from ...graph import Direction, Graph, Kind, Pass, must_be_separate
+from ...graph import Direction, Graph, Kind, Pass
 from ..ir.costs import Costs
+from .supplies import Supplies
+from .weave import JoinedPasses, goes_by_sample
 
 MOST_PRODUCTS = 4  # of a region: more would hold more sums of weight gradients at one time
 MAPS = (Kind.MAP, Kind.AUX)
@@ -28,14 +30,6 @@ class PassRegion:
     def passes(self) -> tuple[int, ...]:
         """All of them, in program order."""
         return tuple(sorted((*self.before, *self.members, *self.after)))
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeSet:
-    """The forward passes that recompute maps."""
-
-    packs: tuple[int, ...]  # copies of weights, made first
-    members: tuple[int, ...]  # go by block
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +60,17 @@ class FusibleRegion:
         return frozenset((*self.forward.passes, *self.backward.passes))
 
 
-def regions(graph: Graph, costs: Costs) -> tuple[FusibleRegion, ...]:
+def regions(supplies: Supplies, costs: Costs) -> tuple[FusibleRegion, ...]:
     """Regions of the graph that end where maps are narrow, none with a pass of another."""
+    graph = supplies.graph
     spans, users = spans_of(graph), users_of(graph)
     found, taken = list[FusibleRegion](), frozenset[int]()
     for group in op_groups_of(graph, spans):
-        region = _region_of(graph, costs, group, spans, users)
+        region = _region_of(supplies, costs, group, spans, users)
         if region is not None and taken.isdisjoint(region.passes):
             found.append(region)
             taken |= region.passes
     return tuple(found)
-
-
-def recompute_passes(
-    graph: Graph, region: FusibleRegion, recomputed: frozenset[str]
-) -> RecomputeSet:
-    """The passes that recompute these maps of the region, and the inner maps that they read."""
-    wanted, packed, members = set(recomputed), set[str](), list[int]()
-    for index in reversed(region.forward.members):
-        pass_ = graph.passes[index]
-        if wanted & pass_.written_buffers:
-            members.append(index)
-            wanted |= (pass_.read_buffers & region.inner) - (region.stored - recomputed)
-            read = pass_.read_buffers
-            packed |= {name for name in read if graph.buffers[name].kind is Kind.WEIGHT}
-    packs = (i for i in region.forward.before if packed & graph.passes[i].written_buffers)
-    return RecomputeSet(tuple(packs), tuple(reversed(members)))
 
 
 def spans_of(graph: Graph) -> Spans:
@@ -148,9 +127,10 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[str]]:
 
 
 def _region_of(
-    graph: Graph, costs: Costs, group: Sequence[str], spans: Spans, users: Users
+    supplies: Supplies, costs: Costs, group: Sequence[str], spans: Spans, users: Users
 ) -> FusibleRegion | None:
     """The group as a region; None where its passes cannot go together."""
+    graph = supplies.graph
     regions = [_region(graph, group, spans, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
     forward, backward = regions
     if len(group) < 2 or forward is None or backward is None:
@@ -159,7 +139,7 @@ def _region_of(
     used = frozenset(name for i in backward.members for name in graph.passes[i].used_buffers)
     stored = inner & used
     bare = FusibleRegion(forward, backward, inner, stored, ())
-    recomputes = sorted(_recomputes(graph, costs, bare), key=attrgetter("seconds_per_byte"))
+    recomputes = sorted(_recomputes(bare, supplies, costs), key=attrgetter("seconds_per_byte"))
     return replace(bare, recomputes=tuple(recomputes))
 
 
@@ -168,12 +148,14 @@ def _region(
 ) -> PassRegion | None:
     """The group's passes of one direction; None where one that goes by sample cannot join."""
     before, members, after = list[int](), list[int](), list[int]()
+    joined = JoinedPasses()
     for index in extent_of(spans, group, direction):
         pass_ = graph.passes[index]
         waits = any(_conflict(graph.passes[other], pass_) for other in after)
         if goes_by_sample(pass_):
-            if waits or any(cannot_join(graph.passes[other], pass_) for other in members):
+            if waits or not joined.admits(pass_):
                 return None
+            joined.add(pass_)
             members.append(index)
         elif waits or any(_conflict(graph.passes[other], pass_) for other in members):
             after.append(index)
@@ -182,23 +164,10 @@ def _region(
     return PassRegion(tuple(before), tuple(members), tuple(after)) if members else None
 
 
-def goes_by_sample(pass_: Pass) -> bool:
-    return pass_.splittable and pass_.direction is not Direction.UPDATE
-
-
 def _conflict(first: Pass, second: Pass) -> bool:
     reads, other_reads = (each.read_buffers | set(each.params) for each in (first, second))
     changes, others = (each.written_buffers | set(each.updates) for each in (first, second))
     return bool(changes & (other_reads | others) or others & reads)
-
-
-def cannot_join(first: Pass, second: Pass) -> bool:
-    return _meet_whole(first, second) or must_be_separate(first, second)
-
-
-def _meet_whole(first: Pass, second: Pass) -> bool:
-    ours, theirs = (frozenset(use.buffer for use in p.writes if use.whole) for p in (first, second))
-    return bool(ours & second.used_buffers or theirs & first.used_buffers)
 
 
 def _inner(graph: Graph, forward: PassRegion, backward: PassRegion, users: Users) -> frozenset[str]:
@@ -209,25 +178,17 @@ def _inner(graph: Graph, forward: PassRegion, backward: PassRegion, users: Users
     return frozenset(name for name in maps if users[name] <= members)
 
 
-def _recomputes(graph: Graph, costs: Costs, region: FusibleRegion) -> Iterator[Recompute]:
-    """Each pass's maps that can be recomputed: all inner, by passes without other effects."""
-    for group in _made_together(graph, region):
-        wanted = group & region.stored
-        if not wanted or not group <= region.inner:
-            continue
-        makers = [graph.passes[i] for i in recompute_passes(graph, region, wanted).members]
-        if any(p.effects or p.updates or not p.written_buffers <= region.inner for p in makers):
-            continue
-        seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in makers)
-        yield Recompute(wanted, sum(graph.buffers[name].nbytes for name in wanted), seconds)
-
-
-def _made_together(graph: Graph, region: FusibleRegion) -> list[frozenset[str]]:
-    """What the forward members write, joined where one pass writes several."""
-    groups: list[frozenset[str]] = []
+def _recomputes(region: FusibleRegion, supplies: Supplies, costs: Costs) -> Iterator[Recompute]:
+    """Stored maps that can be made again from maps of the region or from what it reads."""
+    graph, seen = supplies.graph, set[str]()
     for index in region.forward.members:
-        joined = graph.passes[index].written_buffers
-        apart = [group for group in groups if not group & joined]
-        joined = joined.union(*(group for group in groups if group & joined))
-        groups = [*apart, joined]
-    return groups
+        for name in sorted((graph.passes[index].written_buffers & region.stored) - seen):
+            supply = supplies.of(name, supplies.backward_readers(name)[0])
+            made = supply.buffers if supply else frozenset({name})
+            seen |= made
+            maps = frozenset(each for each in made if graph.buffers[each].kind is not Kind.WEIGHT)
+            if supply is not None and maps <= region.inner:
+                wanted = maps & region.stored
+                makers = [graph.passes[each] for each in supply.passes]
+                seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in makers)
+                yield Recompute(wanted, sum(graph.buffers[each].nbytes for each in wanted), seconds)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from math import lcm
 from operator import attrgetter
 from typing import Any
 
@@ -21,21 +20,22 @@ from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
-from ..ir.plan import Plan, Segment, Slot
+from ..ir.plan import Plan
 from ..lowering.build_program import build_program
 from ..lowering.codes import codes_left
 from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
-from ..lowering.segments import Variant, segments
+from ..lowering.segments import Variant, pass_groups, segments
 from .barriers import Phase
-from .candidates import Candidates, FullBatchRecompute, with_recomputed
-from .regions import PassRegion, RecomputeSet, recompute_passes
+from .candidates import Candidates, FullBatchRecompute
+from .regions import FusibleRegion, PassRegion
+from .supplies import Supplies
+from .weave import Making, PassRun, weave
 
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
 CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
-NOTHING = RecomputeSet((), ())
 NBYTES = attrgetter("nbytes")
 
 
@@ -197,15 +197,11 @@ class Skeleton:
 
 def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Skeleton:
     """The order of execution of a choice."""
-    parts = tuple(
-        with_recomputed(
-            graph,
-            _segments(graph, candidates, choice),
-            _full_batch(candidates, choice),
-            choice.rest,
-            memory_centric=choice.memory_centric,
-        )
-    )
+    runs, supplies = tuple(_runs(graph, candidates, choice)), candidates.supplies
+    if choice.stages:
+        supplies = supplies.in_order([index for run in runs for index in run.passes])
+    made = dict(_made(supplies, candidates, choice))
+    parts = tuple(weave(graph, supplies, runs, made, choice.rest))
     codes = tuple(codes_left(graph, parts)) if choice.coded else ()
     return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
 
@@ -231,69 +227,95 @@ def _full_batch(candidates: Candidates, choice: RecomputeChoice) -> list[FullBat
     return [whole for whole in full_batch if passes_of_stages.isdisjoint(whole.makers)]
 
 
-def _segments(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Iterator[Segment]:
-    """The passes in program order, those of regions and of barrier stages by block."""
-    starts: dict[int, list[Segment]] = {}
-    taken = passes_of_stages = candidates.passes_of_stages(choice.stages)
-    for each in (candidates.stages[number] for number in choice.stages):
-        for phase in (each.forward, each.backward):
-            starts[phase.passes[0]] = list(_stage_segments(graph, phase, choice.rest))
+def _regions(
+    candidates: Candidates, choice: RecomputeChoice
+) -> Iterator[tuple[FusibleRegion, Variant, frozenset[str]]]:
+    """The regions that go section-major, with the maps that each recomputes."""
+    passes_of_stages = candidates.passes_of_stages(choice.stages)
     chosen = zip(candidates.regions, choice.blocks, choice.recomputed, strict=True)
     for region, block, recomputed in chosen:
-        if block is None or not passes_of_stages.isdisjoint(region.passes):
-            continue
-        made = recompute_passes(graph, region, recomputed) if recomputed else NOTHING
-        halves = ((region.forward, NOTHING), (region.backward, made))
-        for part, first in halves if recomputed or choice.through else halves[1:]:
-            starts[part.passes[0]] = _region_segments(graph, part, first, block)
-            taken = taken.union(part.passes)
-    for segment in segments(graph, {}, choice.rest):
-        left: list[Slot] = []
-        for slot in segment.slots:
-            if slot.pass_index in starts:
-                yield from _others(segment, left)
-                yield from starts[slot.pass_index]
+        if block is not None and passes_of_stages.isdisjoint(region.passes):
+            yield region, block, recomputed
+
+
+def _made(
+    supplies: Supplies, candidates: Candidates, choice: RecomputeChoice
+) -> Iterator[tuple[tuple[str, int], Making]]:
+    """The reads for which the choice recomputes a map."""
+    for _, _, recomputed in _regions(candidates, choice):
+        for name in recomputed:
+            for index in supplies.backward_readers(name):
+                yield (name, index), Making.ONCE
+    for whole in _full_batch(candidates, choice):
+        for name in whole.recompute.buffers:
+            first = Making.AFRESH if choice.memory_centric else Making.ONCE
+            for index in supplies.backward_readers(name):
+                yield (name, index), first
+                first = Making.ONCE
+    for number in choice.stages:
+        for read in candidates.stages[number].made:
+            yield read, Making.AFRESH
+
+
+def _runs(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Iterator[PassRun]:
+    """The passes in program order, those of regions and of barrier stages by block."""
+    starts: dict[int, list[PassRun]] = {}
+    taken = candidates.passes_of_stages(choice.stages)
+    for each in (candidates.stages[number] for number in choice.stages):
+        for phase in (each.forward, each.backward):
+            starts[phase.passes[0]] = list(_stage_runs(graph, phase, choice.rest))
+    for region, block, recomputed in _regions(candidates, choice):
+        used = (*region.backward.members, *(region.forward.members if recomputed else ()))
+        rows = block_rows(graph, used, block)
+        if recomputed or choice.through:
+            forward = block_rows(graph, region.forward.members, block)
+            starts[region.forward.passes[0]] = _region_runs(region.forward, forward)
+            taken = taken.union(region.forward.passes)
+        starts[region.backward.passes[0]] = _region_runs(region.backward, rows)
+        taken = taken.union(region.backward.passes)
+    for group in pass_groups(graph):
+        left: list[int] = []
+        for index in group:
+            if index in starts:
+                yield from _others(left, choice.rest)
+                yield from starts[index]
                 left = []
-            elif slot.pass_index not in taken:
-                left.append(slot)
-        yield from _others(segment, left)
+            elif index not in taken:
+                left.append(index)
+        yield from _others(left, choice.rest)
 
 
-def _stage_segments(graph: Graph, phase: Phase, block: Variant) -> Iterator[Segment]:
+def _others(indices: Sequence[int], block: Variant) -> Iterator[PassRun]:
+    if indices:
+        yield PassRun(tuple(indices), block, joins=False)
+
+
+def _stage_runs(graph: Graph, phase: Phase, block: Variant) -> Iterator[PassRun]:
     """Stage after stage, and the passes before and behind each."""
-    yield from (Segment((slot,)) for slot in phase.ahead)
+    yield from _apart(phase.ahead)
     for each in phase.stages:
-        if each.slots:
-            yield Segment(each.slots, block_rows(graph, each.slots, block))
-        yield from (Segment((Slot(index),)) for index in each.behind)
-    yield from (Segment((Slot(index),)) for index in phase.after)
+        if each.passes:
+            rows = block_rows(graph, (*each.makers, *each.passes), block)
+            yield PassRun(each.passes, rows, makers_first=True)
+        yield from _apart(each.behind)
+    yield from _apart(phase.after)
 
 
-def _others(segment: Segment, slots: Sequence[Slot]) -> Iterator[Segment]:
-    """The segment with only those of its slots that no region took, if there are any."""
-    if slots:
-        yield replace(segment, slots=tuple(slots))
+def _region_runs(region: PassRegion, rows: int) -> list[PassRun]:
+    """A region, and around it what goes by no block."""
+    members = PassRun(region.members, rows, makers_first=True)
+    return [*_apart(region.before), members, *_apart(region.after)]
 
 
-def _region_segments(
-    graph: Graph, region: PassRegion, first: RecomputeSet, block: Variant
-) -> list[Segment]:
-    """A region behind the passes that recompute for it, and around both what goes by no block."""
-    ahead = [Segment((Slot(index, recompute=True),)) for index in first.packs]
-    ahead += [Segment((Slot(index),)) for index in region.before]
-    again_slots = tuple(Slot(index, recompute=True) for index in first.members)
-    slots = (*again_slots, *(Slot(index) for index in region.members))
-    behind = [Segment((Slot(index),)) for index in region.after]
-    return [*ahead, Segment(slots, block_rows(graph, slots, block)), *behind]
+def _apart(indices: Iterable[int]) -> Iterator[PassRun]:
+    yield from (PassRun((index,), Variant.KEEP, joins=False) for index in indices)
 
 
-def block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
-    """Samples of a block: the slots' common unit, or as many of it as fit a run."""
-    passes = [graph.passes[slot.pass_index] for slot in slots]
-    unit = lcm(*(pass_.unit for pass_ in passes))
+def block_rows(graph: Graph, indices: Iterable[int], block: Variant) -> int:
+    """Samples of a block: the passes' common unit, or as many as fit a run."""
     if block is Variant.MEMORY:
-        return min(unit, graph.batch)
+        return 1
+    passes = [graph.passes[index] for index in indices]
     uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
     row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
-    rows = section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)
-    return min(-(-rows // unit) * unit, graph.batch)
+    return section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)
