@@ -51,7 +51,11 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class OptimalityReport:
-    """The simulated step time of a plan beside a lower bound, in seconds.
+    """The simulated step time of a plan beside the least optimum of linear programs, in seconds.
+
+    The programs ask for no whole sections and no places. Those of tvdnn-ilp are lower bounds of the
+    orders that they are of. Those of auto count time in steps of several launches, and may lie a
+    little above.
 
     A sensitivity is the number of seconds by which 1% more of a resource ("memory", "link", "host"
     or "compute") lowers the bound. The largest comes first: its resource binds. `alternatives` say
