@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.elementwise import BLOCK, NUM_WARPS
+
 BYTE: Final = 8  # channels whose bits share a byte
 WORD: Final = 32  # channels whose bits share a word
 
@@ -30,6 +32,31 @@ def passes(signs) -> tl.tensor:
     BITS: tl.constexpr = signs.dtype.primitive_bitwidth
     passing = signs[:, :, None] >> tl.arange(0, BITS)[None, None, :] & 1
     return (passing != 0).reshape(signs.shape[0], signs.shape[1] * BITS)
+
+
+@triton.jit(do_not_specialize=["nbytes"])
+def _encode_kernel(raw_ptr, coded_ptr, nbytes, ROWS: tl.constexpr):
+    """A program makes ROWS bytes, each of 8 adjacent values."""
+    rows = tl.arange(0, ROWS)
+    start = tl.program_id(0).to(tl.int64) * ROWS
+    mask = rows < tl.minimum(nbytes - start, ROWS).to(tl.int32)
+    offs = rows[:, None] * 8 + tl.arange(0, 8)[None, :]
+    exists = tl.broadcast_to(mask[:, None], ROWS, 8)
+    x = tl.load(raw_ptr + start * 8 + offs, mask=exists, other=0.0).to(tl.float32)
+    tl.store(coded_ptr + start + rows, packed_signs(x, tl.uint8).reshape(ROWS), mask=mask)
+
+
+def sign_bits_encode(raw: Tensor, coded: Tensor) -> None:
+    """The sign bits of contiguous rows [rows, C] of whole bytes, uint8 [rows, C / 8]."""
+    nbytes = coded.numel()
+    if nbytes == 0:
+        return
+    rows = BLOCK // BYTE
+    _encode_kernel[(triton.cdiv(nbytes, rows),)](raw, coded, nbytes, ROWS=rows, num_warps=NUM_WARPS)
+
+
+def sign_bits_encode_reference(raw: Tensor, coded: Tensor) -> None:
+    coded.copy_(packed_signs_reference(raw))
 
 
 def words_of(signs: Tensor, channels: int) -> Tensor:
