@@ -40,6 +40,9 @@ from .compaction import (
 )
 
 LOAD_NBYTES: Final = 16  # of a lane
+APPENDED: Final = 2  # blocks that a program appends at once
+# Registers of a thread. 64 MiB of bfloat16 take 47.7 us, with 166 of them 52.1 (H100, 2026-11-25).
+ENCODE_REGISTERS: Final = 128
 BLOCK_NBYTES: Final = (LANES.value + 1) * 4  # bits of a block, and its place
 SPREAD: Final = tl.constexpr(0x00204081)  # a product with it has 4 bits at the low bits of 4 bytes
 GATHERED: Final = tl.constexpr(0x10204080)  # a product has the low bits of 4 bytes in its highest 4
@@ -88,22 +91,33 @@ def _nibble_shifts() -> tl.tensor:
 @triton.jit(do_not_specialize=["numel", "capacity"])
 def _encode_kernel(
     raw_ptr, words_ptr, starts_ptr, values_ptr, tail_ptr, count_ptr, numel, capacity,
-    V: tl.constexpr, WHOLE: tl.constexpr,
+    V: tl.constexpr, WHOLE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0).to(tl.int64)
-    mask = raw_mask(block, numel, V, WHOLE)
-    values = _in_columns(tl.load(raw_ptr + raw_offsets(block, V), mask=mask, other=0))
-    counts = _counts_of_pairs(values) if V == 8 else counts_of(values)
-    words = tl.sum(((counts * GATHERED) >> 28) << _nibble_shifts(), 0)
-    lanes = tl.arange(0, LANES)
-    tl.store(words_ptr + block * LANES + lanes, words.to(tl.int32, bitcast=True))
-    sizes = sizes_of(counts)
-    size = tl.sum(sizes, 0)
+    """A program appends BLOCKS blocks at once, as atomics are slow.
+
+    For 64 MiB of bfloat16, 32,768 of them add 14 us to 43 (H100, 2026-11-25).
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCKS
+    held, size = (), 0
+    for k in tl.static_range(BLOCKS):
+        block = start + k
+        mask = raw_mask(block, numel, V, WHOLE)
+        values = _in_columns(tl.load(raw_ptr + raw_offsets(block, V), mask=mask, other=0))
+        counts = _counts_of_pairs(values) if V == 8 else counts_of(values)
+        words = tl.sum(((counts * GATHERED) >> 28) << _nibble_shifts(), 0)
+        words_ptrs = words_ptr + block * LANES + tl.arange(0, LANES)
+        tl.store(words_ptrs, words.to(tl.int32, bitcast=True), mask=block * BLOCK < numel)
+        sizes = sizes_of(counts)
+        held = held + ((values, counts, sizes, size),)  # noqa: RUF005 (no stars in Triton)
+        size += tl.sum(sizes, 0)
     first = tl.atomic_add(count_ptr, size, sem="relaxed")
-    tl.store(starts_ptr + block, first)
-    places = places_of(counts, sizes, first)
-    values, present = values.reshape(BLOCK), is_counted(counts)
-    store_packed(values_ptr, tail_ptr, places, values, present, capacity, first + size, numel)
+    end = first + size
+    for k in tl.static_range(BLOCKS):
+        values, counts, sizes, before = held[k]
+        tl.store(starts_ptr + start + k, first + before, mask=(start + k) * BLOCK < numel)
+        places, present = places_of(counts, sizes, first + before), is_counted(counts)
+        values = values.reshape(BLOCK)
+        store_packed(values_ptr, tail_ptr, places, values, present, capacity, end, numel)
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])
@@ -123,7 +137,7 @@ def _decode_kernel(
     tl.store(raw_ptr + raw_offsets(block, V), _out_of_columns(values, V), mask=mask)
 
 
-class Parts(NamedTuple):
+class BitmapParts(NamedTuple):
     """A bitmap code's tensors: views of its head and tail."""
 
     words: Tensor  # int32 [blocks * LANES], a bit for each value
@@ -138,7 +152,7 @@ def bitmap_nbytes(numel: int, itemsize: int, capacity: int) -> int:
     return -(-nbytes // ALIGNED_NBYTES) * ALIGNED_NBYTES + capacity * itemsize
 
 
-def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> Parts:
+def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> BitmapParts:
     blocks, itemsize = num_blocks(raw.numel()), raw.element_size()
     integer = bits_of(raw).dtype
     packed = head[bitmap_nbytes(raw.numel(), itemsize, 0) :].view(integer)
@@ -147,7 +161,7 @@ def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> Parts:
     words, starts = head[: blocks * BLOCK_NBYTES].view(torch.int32).split(
         [blocks * LANES.value, blocks]
     )  # fmt: skip
-    return Parts(words, starts, packed, spilled)
+    return BitmapParts(words, starts, packed, spilled)
 
 
 def _settings(raw: Tensor) -> dict[str, int | bool]:
@@ -169,10 +183,12 @@ def bitmap_encode(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> Non
     """
     if raw.numel() == 0:
         return
-    parts = _parts(head, tail, raw)
-    _encode_kernel[(parts.starts.numel(),)](
-        bits_of(raw), *parts, count, raw.numel(), parts.values.numel(), **_settings(raw)
-    )
+    parts, settings = _parts(head, tail, raw), _settings(raw)
+    registers = ENCODE_REGISTERS if settings["WHOLE"] else None
+    _encode_kernel[(triton.cdiv(parts.starts.numel(), APPENDED),)](
+        bits_of(raw), *parts, count, raw.numel(), parts.values.numel(),
+        **settings, BLOCKS=APPENDED, maxnreg=registers,
+    )  # fmt: skip
 
 
 @costing(lambda head, tail, raw: _cost(raw, head))

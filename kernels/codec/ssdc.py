@@ -93,7 +93,7 @@ def _decode_kernel(
         tl.store(raw_ptr + block * BLOCK + (row * ROW + indices.to(tl.int32)), values, mask=mask)
 
 
-class Parts(NamedTuple):
+class RowParts(NamedTuple):
     """A code's tensors: views of its head and tail."""
 
     starts: Tensor  # int32 [blocks], the place of each block's first value
@@ -110,14 +110,14 @@ def ssdc_nbytes(numel: int, itemsize: int, capacity: int) -> int:
     return -(-nbytes // ALIGNED_NBYTES) * ALIGNED_NBYTES + capacity * (itemsize + 1)
 
 
-def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> Parts:
+def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> RowParts:
     blocks, itemsize = num_blocks(raw.numel()), raw.element_size()
     starts = head[: 4 * blocks].view(torch.int32)
     ends = head[4 * blocks : blocks * BLOCK_NBYTES].view(torch.int16)
     head = head[ssdc_nbytes(raw.numel(), itemsize, 0) :]
     packed = (*_pairs(head, raw), *_pairs(tail, raw))
     assert packed[1].numel() + packed[3].numel() >= raw.numel(), (head.shape, tail.shape)
-    return Parts(starts, ends, *packed)
+    return RowParts(starts, ends, *packed)
 
 
 def _pairs(packed: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
