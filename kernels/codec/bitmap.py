@@ -40,7 +40,7 @@ from .compaction import (
 )
 
 LOAD_NBYTES: Final = 16  # of a lane
-APPENDED: Final = 2  # blocks that a program appends at once
+APPENDED: Final = 2  # blocks that a program appends at once; 1 where values are loaded singly
 # Registers of a thread. 64 MiB of bfloat16 take 47.7 us, with 166 of them 52.1 (H100, 2026-11-25).
 ENCODE_REGISTERS: Final = 128
 BLOCK_NBYTES: Final = (LANES.value + 1) * 4  # bits of a block, and its place
@@ -184,10 +184,11 @@ def bitmap_encode(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> Non
     if raw.numel() == 0:
         return
     parts, settings = _parts(head, tail, raw), _settings(raw)
-    registers = ENCODE_REGISTERS if settings["WHOLE"] else None
-    _encode_kernel[(triton.cdiv(parts.starts.numel(), APPENDED),)](
+    whole = settings["WHOLE"]
+    appended_at_once, registers = (APPENDED, ENCODE_REGISTERS) if whole else (1, None)
+    _encode_kernel[(triton.cdiv(parts.starts.numel(), appended_at_once),)](
         bits_of(raw), *parts, count, raw.numel(), parts.values.numel(),
-        **settings, BLOCKS=APPENDED, maxnreg=registers,
+        **settings, BLOCKS=appended_at_once, maxnreg=registers,
     )  # fmt: skip
 
 
