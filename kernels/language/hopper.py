@@ -23,7 +23,7 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr) -> gl.shared_memory_de
 def rounded(x) -> gl.tensor:
     """float32 values rounded to TF32, as `rounding.round_tf32` rounds them."""
     bits = (x.to(gl.int32, bitcast=True) + 4096) & -8192
-    return gl.where(x == x, bits.to(gl.float32, bitcast=True), x)
+    return gl.where(x == x, bits, 0x7FC00000).to(gl.float32, bitcast=True)
 
 
 @gluon.jit

@@ -5,6 +5,8 @@ Kernels therefore round what TF32 products will read to the nearest TF32 value w
 Unrounded values would be cut toward zero. Every product would lose 7e-4 of its value, and errors of
 one sign add up from layer to layer: 5e-3 of the gradient of VGG-16's last weight, 8 times torch's
 error (H200, 2026-11-21). `precision` is "tf32" for maps that TF32 products read, else "ieee".
+
+Every NaN becomes NAN. Its 13 low bits are zero, and a code of the other bits holds it.
 """
 
 from typing import Final
@@ -16,13 +18,14 @@ from torch import Tensor
 
 HALF: Final = tl.constexpr(1 << 12)  # half of the last bit that TF32 keeps
 KEPT: Final = tl.constexpr(-(1 << 13))  # mask of the bits that TF32 keeps
+NAN: Final = tl.constexpr(0x7FC00000)  # bits of the NaN that rounding leaves
 
 
 @triton.jit
 def round_tf32(x) -> tl.tensor:
-    """float32 values rounded to the nearest TF32 value, halves away from zero; NaN stays NaN."""
+    """float32 values rounded to the nearest TF32 value, halves away from zero; NaN becomes NAN."""
     bits = (x.to(tl.int32, bitcast=True) + HALF) & KEPT
-    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return tl.where(x == x, bits, NAN).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -65,4 +68,4 @@ def stored_reference(x: Tensor, dtype: torch.dtype, precision: str) -> Tensor:
         return x.to(dtype)
     wide = x.float()
     bits = (wide.view(torch.int32) + HALF.value) & KEPT.value
-    return torch.where(wide.isnan(), wide, bits.view(torch.float32))
+    return torch.where(wide.isnan(), NAN.value, bits).view(torch.float32)

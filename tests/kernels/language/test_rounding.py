@@ -62,10 +62,20 @@ def test_special_values(device: torch.device) -> None:
     values = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1 + 2**-11]
     x = torch.tensor(values, device=device)
     x[4:5].view(torch.int32).fill_(0x7FFFFFFF)  # the NaN of a GPU's arithmetic
-    got = launched(x, torch.float32, "tf32").tolist()
+    rounded = launched(x, torch.float32, "tf32")
+    got = rounded.tolist()
     assert got[:4] + got[5:] == [0.0, 0.0, math.inf, -math.inf, 1.0, -1.0, 1 + 2**-10]
     assert math.copysign(1, got[1]) == -1
-    assert math.isnan(got[4])
+    assert rounded[4:5].view(torch.int32).item() == 0x7FC00000
+
+
+def test_every_nan_becomes_one(device: torch.device) -> None:
+    """Their payloads may lie in the bits that TF32 drops, and their signs may be set."""
+    payloads = [1, 0x1FFF, 0x2000, 0x400000, 0x7FFFFF]
+    bits = [sign | 0x7F800000 | each for sign in (0, -(1 << 31)) for each in payloads]
+    x = torch.tensor([*bits, *bits[:6]], dtype=torch.int32, device=device).view(torch.float32)
+    for rounded in (launched(x, x.dtype, "tf32"), stored_reference(x, x.dtype, "tf32")):
+        assert rounded.view(torch.int32).tolist() == [0x7FC00000] * len(x)
 
 
 def test_copies_of_inputs_and_weights_are_rounded(generator: torch.Generator) -> None:

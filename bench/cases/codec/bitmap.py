@@ -1,0 +1,40 @@
+"""Bitmap codes, to and from sections of which half the values are zero."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import BY_TYPE, TYPES, KernelCase, at, over
+from bench.cases.launch import Call, Launch
+from bench.cases.operands import BF16, U8, Operands, Shape
+from tvdnn.kernels.codec.bitmap import bitmap_decode, bitmap_encode, bitmap_nbytes
+
+
+def halved(o: Operands, size: Shape, dtype: torch.dtype) -> Tensor:
+    """Values of which every other is zero."""
+    raw = o.randn(prod(size), dtype=dtype)
+    raw[::2] = 0
+    return raw
+
+
+def _calls(o: Operands, size: Shape, dtype: torch.dtype) -> list[Call]:
+    """Encoding and decoding. The head has room for all values but 8, or for none."""
+    raw, out = halved(o, size, dtype), o.out(prod(size), dtype=dtype)
+    numel, itemsize = raw.numel(), raw.element_size()
+    capacity = max(numel // 2 - 8, 0)
+    head = torch.empty(bitmap_nbytes(numel, itemsize, capacity), dtype=U8, device=o.device)
+    tail = torch.empty((numel - capacity) * itemsize, dtype=U8, device=o.device)
+    count = o.updated(torch.zeros(1, dtype=torch.int32, device=o.device))
+    encode = Call(bitmap_encode, (raw, head, tail, count), {})
+    return [encode, Call(bitmap_decode, (head, tail, out), {})]
+
+
+def _bitmap(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
+    return Launch(tuple(_calls(o, size, dtype)))
+
+
+COMPILED = at([(1 << 22,), (1001,), (1,)], over(dtype=TYPES))
+CASES = tuple(
+    KernelCase(launcher, _bitmap, BY_TYPE, COMPILED) for launcher in (bitmap_encode, bitmap_decode)
+)
