@@ -3,10 +3,10 @@
     python -m bench.same_steps -o new.json
     python -m bench.same_steps --against old.json -o new.json
 
-Four networks train without a budget and inside a share of the memory that keep takes there. A digest
-holds the bits of all losses and of the weights behind the last step. Random numbers are the same in
-every run. `--against` exits with 1 where a digest differs, or a step takes over 1% longer. This
-file uses the public interface alone: an older tree runs a copy of it.
+Four networks train without a budget and inside a share of the memory that keep takes there. A
+digest holds the bits of all losses and of the weights behind the last step. Random numbers are the
+same in every run. `--against` exits with 1 where a digest differs, or a step takes over 1% longer.
+This file uses the public interface alone: an older tree runs a copy of it.
 """
 
 import hashlib
