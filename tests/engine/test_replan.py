@@ -238,7 +238,7 @@ def test_a_new_plan_has_the_host_memory_that_is_pinned(slab_nbytes: int) -> None
     slower = {pass_.name: 10.0 for pass_ in small_graph().passes}
     trainer = trainer_of(
         make_net(),
-        budget=280 * KIB,
+        budget=300 * KIB,
         costs=costs,
         clock=CalibratedCosts(costs, slower, costs.link),
         slab=slab,
