@@ -57,10 +57,10 @@ def test_vgg16_in_two_and_a_half_gigabytes() -> None:
 
 
 def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
-    """Copies of maps that hardly fit take 104 ms, rounds take 43 ms, and keep takes 28 ms."""
+    """Copies of maps that hardly fit take 104 ms, recompute takes 36 ms, and keep takes 28 ms."""
     found = row("vgg16_bn", "auto")
-    assert found["predicted_s"] < 1.6 * found["kept_s"]
-    assert found["num_remade_forward"] > 0
+    assert found["predicted_s"] < 1.35 * found["kept_s"]
+    assert found["num_remade"] > 0
 
 
 def test_vgg16_moves_what_vdnn_moves() -> None:
