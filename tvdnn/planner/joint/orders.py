@@ -64,7 +64,8 @@ class Order:
             base = skeleton_of(graph, base.candidates, self._with_blocks(choice))
         made = completed(self.columns, choice.absent)
         parts = tuple(woven(graph, base.program.plan.segments, made, base.choice.rest))
-        codes = tuple(codes_left(graph, parts)) if base.choice.coded else ()
+        known = base.candidates.supplies.producers
+        codes = tuple(codes_left(graph, parts, known)) if base.choice.coded else ()
         program = build_program(graph, Plan("auto", parts, codes))
         return Skeleton(base.candidates, base.choice, program, dict(self._reasons(choice)))
 

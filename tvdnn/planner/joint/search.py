@@ -13,8 +13,8 @@ from operator import attrgetter
 from ...placement.cuda_blocks import usable_nbytes
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
-from ..offload.fit import Chooser, fit_candidate
-from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of, placed_if_any
+from ..offload.fit import fit_candidate, with_headroom
+from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
 from .dive import FAST, SLOW, dive
@@ -117,19 +117,8 @@ class JointSearch:
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
         for choose in (trial.skeleton.outermost_idle, swap.greedy):
             best = best_of([best, *fit_candidate(swap, choose, best, both=False, most=MOST_FITTED)])
-            best = best_of([best, *self._with_headroom(swap, choose, best)])
+            best = best_of([best, *with_headroom(swap, choose, HEADROOM, best)])
         return best
-
-    def _with_headroom(
-        self, swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
-    ) -> Iterator[EvaluatedTrial]:
-        for share in HEADROOM:
-            limit = int(share * swap.usable)
-            trial = swap.trial(choose(limit), limit)
-            if trial is not None and (best is None or trial.seconds < best.seconds):
-                found = placed_if_any(swap.placed_before_ordering, trial)
-                best = best_of([best, found])
-                yield from [found] if found else []
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
         limit, host = round(share * self._usable), self.problem.budgets.host

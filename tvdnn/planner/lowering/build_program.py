@@ -254,10 +254,9 @@ class _ProgramBuilder:
 
     def _pass_name(self, index: int) -> str:
         launch = self._launches[index]
-        return f"recode {launch.recode.buffer}" if launch.recode else self._named(launch.pass_index)
-
-    def _named(self, pass_index: int) -> str:
-        return self._graph.passes[pass_index].name
+        if launch.recode is not None:
+            return f"recode {launch.recode.buffer}"
+        return self._graph.passes[launch.pass_index].name
 
     def _open(self, index: int, buffer: str, section: int, form: Form = RAW) -> int:
         number = len(self._intervals)

@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Iterator
 
 from ...graph import Graph, Pass
-from ...graph.dataflow import producers
+from ...graph.dataflow import Producers, producers
 from ..ir.plan import Bridge, Segment
 
 
-def codes_left(graph: Graph, segments: Iterable[Segment]) -> Iterator[Bridge]:
+def codes_left(
+    graph: Graph, segments: Iterable[Segment], known: Producers | None = None
+) -> Iterator[Bridge]:
     """The bridges of all codes that a pass can leave and that a later pass can read.
 
     A code rests on the device from the pass that leaves it until the last use that reads it.
+    `known` are the graph's producers, where the caller has them.
     """
     if not any(use.forms for pass_ in graph.passes for use in pass_.reads):
         return
@@ -19,7 +22,8 @@ def codes_left(graph: Graph, segments: Iterable[Segment]) -> Iterator[Bridge]:
         if not slot.recompute:
             slots.setdefault(slot.pass_index, number)
     found: dict[tuple[str, str, int], Bridge] = {}
-    for index, (pass_, sources) in enumerate(zip(graph.passes, producers(graph), strict=True)):
+    of_passes = producers(graph) if known is None else known
+    for index, (pass_, sources) in enumerate(zip(graph.passes, of_passes, strict=True)):
         for use, producing in zip(pass_.reads, sources, strict=True):
             for form in use.forms:
                 if len(producing) == 1 and (maker := min(producing)) in slots:

@@ -4,7 +4,7 @@ Sections get their offsets before the steps are ordered, which works well in lit
 after.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TypeAlias
@@ -104,3 +104,19 @@ def at_latest_prefetch(trial: ScheduleTrial) -> ScheduleTrial | None:
     """The trial with every prefetch as late as it may be, so that fewer sections are there."""
     offloaded = [replace(idle, earliest_prefetch=idle.needed_by) for idle in trial.offloaded]
     return trial.swap.trial(offloaded, trial.limits)
+
+
+def with_headroom(
+    swap: SwapProblem, choose: Chooser, shares: Sequence[float], best: EvaluatedTrial | None
+) -> Iterator[EvaluatedTrial]:
+    """Schedules of a choice placed before ordering, under these shares of all limits.
+
+    Those are placed that are predicted to take less than the best so far.
+    """
+    for share in shares:
+        limit = int(share * swap.usable)
+        trial = swap.trial(choose(limit), limit)
+        if trial is not None and (best is None or trial.seconds < best.seconds):
+            found = placed_if_any(swap.placed_before_ordering, trial)
+            best = best_of([best, found])
+            yield from [found] if found else []

@@ -17,7 +17,7 @@ from ..lowering.idle import IdleInterval
 from ..lowering.launch_limits import MemoryLimit
 from ..offload.belady import belady_choice, plans_offloading_all, skeletons
 from ..offload.exhaustive import exhaustive_search
-from ..offload.fit import Chooser, fit_candidate, is_tight
+from ..offload.fit import fit_candidate, is_tight, with_headroom
 from ..offload.ilp import ILP_GAP, LpBound, SectionClass, SwapLP, section_classes
 from ..offload.local_search import MIN_GAIN, local_search
 from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of, placed_if_any
@@ -158,23 +158,7 @@ def _greedy_schedules(swap: SwapProblem, best: EvaluatedTrial | None) -> list[Ev
     More is offloaded then than must be, and less waits for its place.
     """
     found = fit_candidate(swap, swap.greedy, best, both=swap.small)
-    return [*found, *_with_headroom(swap, swap.greedy, HEADROOM, best_of([best, *found]))]
-
-
-def _with_headroom(
-    swap: SwapProblem, choose: Chooser, shares: Sequence[float], best: EvaluatedTrial | None
-) -> Iterator[EvaluatedTrial]:
-    """Schedules of a choice placed before ordering, under these shares of all limits.
-
-    Those are placed that are predicted to take less than the best so far.
-    """
-    for share in shares:
-        limit = int(share * swap.usable)
-        trial = swap.trial(choose(limit), limit)
-        if trial is not None and (best is None or trial.seconds < best.seconds):
-            found = placed_if_any(swap.placed_before_ordering, trial)
-            best = best_of([best, found])
-            yield from [found] if found else []
+    return [*found, *with_headroom(swap, swap.greedy, HEADROOM, best_of([best, *found]))]
 
 
 def _all_idle_offloaded(swap: SwapProblem) -> Iterator[EvaluatedTrial | None]:
@@ -195,7 +179,7 @@ def _integer_schedules(swap: SwapProblem, best: EvaluatedTrial | None) -> list[E
         return []
     choose = partial(_with_more, swap, offloaded)
     found = fit_candidate(swap, choose, best, both=swap.small, most=1)
-    return [*found, *_with_headroom(swap, choose, HEADROOM_ILP, best_of([best, *found]))]
+    return [*found, *with_headroom(swap, choose, HEADROOM_ILP, best_of([best, *found]))]
 
 
 def _with_more(

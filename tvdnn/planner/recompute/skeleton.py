@@ -202,7 +202,8 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
         supplies = supplies.in_order([index for run in runs for index in run.passes])
     made = dict(_made(supplies, candidates, choice))
     parts = tuple(weave(graph, supplies, runs, made, choice.rest))
-    codes = tuple(codes_left(graph, parts)) if choice.coded else ()
+    known = candidates.supplies.producers
+    codes = tuple(codes_left(graph, parts, known)) if choice.coded else ()
     return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
 
 
