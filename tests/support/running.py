@@ -55,7 +55,7 @@ def train(
     momenta = {name: torch.zeros_like(param) for name, param in params.items()}
     block, control = make_control(torch.device("cpu"))
     arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
-    arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES)
+    arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES, schedule.pages)
     slab.reserve(max(1, schedule.slab_nbytes))
     detached = {name: param.detach() for name, param in params.items()}
     updates = {name: (param, momenta[name]) for name, param in detached.items()}

@@ -202,10 +202,10 @@ class Core:
 
     def _fit(self, schedule: Schedule) -> None:
         """Grow arena and slab to the bytes of `schedule`, after all runners let the old ones go."""
-        small = self.arena.nbytes < schedule.arena_nbytes or self.slab.nbytes < schedule.slab_nbytes
-        if small:
+        nbytes, pages = max(1, schedule.arena_nbytes), schedule.pages
+        if not self.arena.holds(nbytes, pages) or self.slab.nbytes < schedule.slab_nbytes:
             self._suspend()
-            self.arena.reserve(max(1, schedule.arena_nbytes))
+            self.arena.reserve(nbytes, pages)
             self.slab.reserve(max(1, schedule.slab_nbytes))
 
     def _suspend(self) -> None:

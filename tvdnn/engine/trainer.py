@@ -235,7 +235,8 @@ class Trainer:
         """
         if self.device.type != "cuda":
             return self.schedule.peak_nbytes
-        return torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
+        by_torch = torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
+        return by_torch + self._core.arena.nbytes_outside_torch
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state, step count and seed, in torch's own forms."""

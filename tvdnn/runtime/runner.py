@@ -21,6 +21,7 @@ from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
 from .host_slab import Slab
 from .kernel_set import kernel_set
+from .pages import Mapping
 from .views import ByteViews
 
 Progress = Callable[[str, float], None]
@@ -64,6 +65,7 @@ class Runner:
         self._progress = progress
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
+        self._mapping: Mapping | None = None  # of a paged arena
         self._inputs, self._outputs = input_places(schedule), output_places(schedule)
         self._label_ranges = label_ranges(schedule.graph.network)
         self.suspend()
@@ -80,6 +82,9 @@ class Runner:
         self._memory = ByteViews(
             torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
         )
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
         self._generations = (-1, -1)
 
     def refresh(self) -> bool:
@@ -240,7 +245,12 @@ class Runner:
         self.suspend()
 
     def _prepare(self) -> None:
-        self._memory = ByteViews(self._arena.bytes, self._slab.bytes)
+        self.suspend()
+        arena, pages = self._arena.bytes, self.schedule.pages
+        if pages is not None:
+            self._mapping = self._arena.mapped(pages)
+            arena = self._mapping.bytes
+        self._memory = ByteViews(arena, self._slab.bytes)
         calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)

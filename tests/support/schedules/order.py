@@ -1,12 +1,12 @@
 """Which steps of a schedule end before which, found pair by pair, and the waits that order them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tvdnn.planner.ir.schedule import Lane, Schedule
+from tvdnn.planner.ir.schedule import Lane, Operand, Schedule, Space
 
 
 def with_waits(schedule: Schedule) -> Schedule:
@@ -59,16 +59,29 @@ class _Order:
 def conflicts(schedule: Schedule) -> list[tuple[int, int]]:
     """Pairs of steps (s, t), s before t in the tuple, that share bytes which one of them writes."""
     rows = [
-        (index, writes, operand.space, operand.offset, operand.end)
+        (index, writes, operand.space, low, high)
         for index, step in enumerate(schedule.steps)
         for writes, operands in enumerate((step.reads, step.writes))
         for operand in operands
+        for low, high in _pieces(schedule, operand)
     ]
     step, writes, space, start, end = np.array(rows, np.int64).reshape(-1, 5).T[:, :, None]
     meets = (step < step.T) & (writes | writes.T).astype(bool) & (space == space.T)
     meets &= (start < end.T) & (end > start.T)
     first, second = np.nonzero(meets)
     return sorted({(int(s), int(t)) for s, t in zip(step[first, 0], step[second, 0], strict=True)})
+
+
+def _pieces(schedule: Schedule, operand: Operand) -> Iterator[tuple[int, int]]:
+    """The bytes of an operand as ranges [low, high) of its space, page by page."""
+    if schedule.pages is None or operand.space is not Space.ARENA:
+        yield operand.offset, operand.end
+        return
+    size, table = schedule.pages
+    for virtual in range(operand.offset // size, (operand.end - 1) // size + 1):
+        low, high = max(operand.offset, virtual * size), min(operand.end, (virtual + 1) * size)
+        shift = (table[virtual] - virtual) * size
+        yield low + shift, high + shift
 
 
 def races(schedule: Schedule) -> bool:

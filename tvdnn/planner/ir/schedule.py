@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ...graph import RAW, Form, Graph
+from .page_map import PageMap
 from .plan import Plan
 
 
@@ -30,7 +31,7 @@ class Action(Enum):
 
 
 class Operand(NamedTuple):
-    """Rows [start, stop) of a buffer: `nbytes` contiguous bytes at byte `offset` of a space.
+    """Rows [start, stop) of a buffer: `nbytes` contiguous bytes at address `offset` of a space.
 
     `form` is the form of the values.
     """
@@ -85,7 +86,7 @@ class Residency(NamedTuple):
 
     buffer: str
     section: int
-    offset: int  # byte of the arena
+    offset: int  # address in the arena
     nbytes: int
     steps: tuple[int, ...]  # the steps that use it, in order
     form: Form = RAW
@@ -104,6 +105,12 @@ class Schedule:
     slab_nbytes: int
     budget_nbytes: int | None
     host_budget_nbytes: int | None
+    pages: PageMap | None = None  # of a paged arena
+
+    @property
+    def addressed_nbytes(self) -> int:
+        """The addresses of the arena; of a paged one there are more than bytes."""
+        return self.pages.virtual_nbytes if self.pages else self.arena_nbytes
 
     @property
     def peak_nbytes(self) -> int:

@@ -116,8 +116,10 @@ class JointSearch:
         """The best schedule so far, or a faster one of the trial."""
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
         for choose in (trial.skeleton.outermost_idle, swap.greedy):
-            best = best_of([best, *fit_candidate(swap, choose, best, both=False, most=MOST_FITTED)])
-            best = best_of([best, *with_headroom(swap, choose, HEADROOM, best)])
+            found = fit_candidate(swap, choose, best, both=False, most=MOST_FITTED)
+            best = best_of([best, *found])
+            if not any(each.schedule.pages for each in found):
+                best = best_of([best, *with_headroom(swap, choose, HEADROOM, best)])
         return best
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:

@@ -12,6 +12,7 @@ from ...placement import (
     restart_randomly,
 )
 from ...placement.cuda_blocks import block_nbytes, usable_nbytes
+from ..ir.page_map import PageMap
 from ..ir.schedule import Lane
 from .launch_limits import FragmentationError
 from .lifetimes import REUSE_DELAY, group_lifetimes
@@ -32,6 +33,7 @@ class ArenaLayout:
 
     addresses: tuple[int, ...]
     nbytes: int
+    pages: PageMap | None = None  # None: addresses are offsets of bytes
 
     @classmethod
     def of(

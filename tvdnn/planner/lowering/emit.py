@@ -26,6 +26,8 @@ def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) ->
     """
     plan, slab, host_budget = timetable.program.plan, place_slab(timetable), budgets.host
     if host_budget is not None and slab.nbytes > host_budget:
+        slab = place_slab(timetable, reuse_delay=0)
+    if host_budget is not None and slab.nbytes > host_budget:
         raise HostMemoryError(
             f"{plan.policy} keeps {format_bytes(slab.nbytes)} on the host, above the host "
             f"budget {format_bytes(host_budget)}; raise host_budget, or give the device more "
@@ -35,13 +37,14 @@ def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) ->
     return Schedule(
         graph=timetable.program.graph,
         plan=plan,
-        steps=add_waits(_steps(timetable, arena, slab), arena.nbytes, slab.nbytes, extra),
+        steps=add_waits(_steps(timetable, arena, slab), arena, slab.nbytes, extra),
         residencies=_residencies(timetable, arena),
         phase_split=timetable.phase_split,
         arena_nbytes=arena.nbytes,
         slab_nbytes=slab.nbytes,
         budget_nbytes=budgets.device,
         host_budget_nbytes=host_budget,
+        pages=arena.pages,
     )
 
 

@@ -31,19 +31,26 @@ class Timetable:
 
     @classmethod
     def within(
-        cls, prog: Program, costs: Costs, limits: MemoryLimit, *, grain: int = 1
+        cls,
+        prog: Program,
+        costs: Costs,
+        limits: MemoryLimit,
+        *,
+        grain: int = 1,
+        patient: bool = False,
     ) -> "Timetable":
         """The timetable of a program with at most `limits` live bytes at each launch.
 
-        Sections count as multiples of `grain` bytes. Raises CapacityError where the launches
-        require more.
+        Sections count as multiples of `grain` bytes. `patient` is the list scheduler's. Raises
+        CapacityError where the launches require more.
         """
         sizes = [-(-live.nbytes // grain) * grain for live in prog.intervals]
         required = required_nbytes(prog, sizes)
         limits = np.broadcast_to(limits, required.shape)
         if (required > limits).any():
             raise CapacityError(f"launch {(required - limits).argmax()} requires too many bytes")
-        return cls.from_scheduler(ListScheduler(prog, costs, limits, required, sizes))
+        scheduler = ListScheduler(prog, costs, limits, required, sizes, patient=patient)
+        return cls.from_scheduler(scheduler)
 
     @classmethod
     def from_scheduler(cls, scheduler: ListScheduler) -> "Timetable":
@@ -72,10 +79,17 @@ class Timetable:
 
 
 def schedule_within(
-    graph: Graph, plan: Plan, costs: Costs, limits: MemoryLimit, *, grain: int = 1
+    graph: Graph,
+    plan: Plan,
+    costs: Costs,
+    limits: MemoryLimit,
+    *,
+    grain: int = 1,
+    patient: bool = False,
 ) -> Timetable | None:
     """`Timetable.within` of the plan; None where its launches require more bytes."""
+    prog = build_program(graph, plan)
     try:
-        return Timetable.within(build_program(graph, plan), costs, limits, grain=grain)
+        return Timetable.within(prog, costs, limits, grain=grain, patient=patient)
     except CapacityError:
         return None

@@ -1,10 +1,12 @@
 """Hazards: the waits that order steps which touch the same bytes, derived by byte range."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..ir.page_map import PageMap
 from ..ir.schedule import Lane, Operand, Space, Step
+from .arena_layout import ArenaLayout
 
 NUM_LANES = len(Lane)
 Clock = tuple[int, ...]
@@ -23,9 +25,16 @@ _UNTOUCHED = _LastAccess(-1, (-1,) * NUM_LANES)
 class _Ranges:
     """The last accesses to each byte of a space, as ranges between sorted boundaries."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pages: PageMap | None = None) -> None:
         self._bounds = [0, max(1, size)]
         self._last = [_UNTOUCHED]
+        self._pages = pages
+
+    def of(self, operand: Operand) -> Iterable[tuple[int, int]]:
+        """The bytes of an operand, as ranges (low, high)."""
+        if self._pages is None:
+            return ((operand.offset, operand.end),)
+        return self._pages.physical(operand.offset, operand.nbytes)
 
     def _split(self, at: int) -> int:
         """Index of the range that starts at byte `at`; the range that holds `at` is split."""
@@ -53,13 +62,13 @@ class _Ranges:
 
 
 def add_waits(
-    steps: Sequence[Step], arena_nbytes: int, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
+    steps: Sequence[Step], arena: ArenaLayout, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
 ) -> tuple[Step, ...]:
     """`steps` with the fewest waits that order all hazards.
 
     `extra` are, by step, earlier steps that a policy adds to the waits.
     """
-    spaces = {Space.ARENA: _Ranges(arena_nbytes), Space.SLAB: _Ranges(slab_nbytes)}
+    spaces = {Space.ARENA: _Ranges(arena.nbytes, arena.pages), Space.SLAB: _Ranges(slab_nbytes)}
     before = []
     for index, step in enumerate(steps):
         before.append({*_conflicts(step, spaces), *extra[index]})
@@ -83,21 +92,28 @@ def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[
 
 def _conflicts(step: Step, spaces: dict[Space, _Ranges]) -> Iterable[int]:
     for operand in step.reads:
-        for last in spaces[operand.space].accesses(operand.offset, operand.end):
+        for last in _accesses(operand, spaces[operand.space]):
             yield last.writer
     for operand in step.writes:
-        for last in spaces[operand.space].accesses(operand.offset, operand.end):
+        for last in _accesses(operand, spaces[operand.space]):
             yield last.writer
             yield from last.readers
+
+
+def _accesses(operand: Operand, ranges: _Ranges) -> Iterator[_LastAccess]:
+    for low, high in ranges.of(operand):
+        yield from ranges.accesses(low, high)
 
 
 def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
     written: set[Operand] = set(step.writes)
     for operand in step.reads:
         if operand not in written:
-            spaces[operand.space].read(operand.offset, operand.end, index, step.lane)
+            for low, high in spaces[operand.space].of(operand):
+                spaces[operand.space].read(low, high, index, step.lane)
     for operand in step.writes:
-        spaces[operand.space].write(operand.offset, operand.end, index)
+        for low, high in spaces[operand.space].of(operand):
+            spaces[operand.space].write(low, high, index)
 
 
 def _reduce(

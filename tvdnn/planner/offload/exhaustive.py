@@ -7,9 +7,9 @@ from math import inf
 from operator import attrgetter, itemgetter, mul
 
 from ..lowering.idle import IdleInterval
-from .fit import Chooser, at_latest_prefetch, under_tightened_limits
+from .fit import at_latest_prefetch, under_tightened_limits
 from .local_search import MIN_GAIN, PRUNE_ABOVE, Offloaded
-from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, placed_if_any
+from .swap_problem import Chooser, EvaluatedTrial, ScheduleTrial, SwapProblem, placed_if_any
 
 TIGHTER = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # shares of the arena, where bytes find no place
 MOST_CHOICES = 500  # of a skeleton, up to which all are tried

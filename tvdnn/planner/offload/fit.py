@@ -4,19 +4,24 @@ Sections get their offsets before the steps are ordered, which works well in lit
 after.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import TypeAlias
 
-from ..lowering.idle import IdleInterval
-from ..lowering.launch_limits import Array, FragmentationError, MemoryLimit
-from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of, placed_if_any
+from ..lowering.launch_limits import Array, FragmentationError
+from .paged_fit import placed_in_pages
+from .swap_problem import (
+    Chooser,
+    EvaluatedTrial,
+    ScheduleTrial,
+    SwapProblem,
+    best_of,
+    placed_if_any,
+)
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which limits sink, and launches beside theirs
 MOST_PLACED_FIRST = 10_000  # residencies: more are placed only after ordering
-
-Chooser: TypeAlias = Callable[[MemoryLimit], Sequence[IdleInterval] | None]
+NEARLY = 1.01  # times what the order takes: a schedule in pages hardly waits for its places
 
 
 def fit_candidate(
@@ -27,12 +32,17 @@ def fit_candidate(
     both: bool,
     most: int | None = None,
 ) -> list[EvaluatedTrial]:
-    """Schedules of a choice placed before ordering and, with `both` or where none fits, after.
+    """Schedules of a choice in pages, placed before ordering and, with `both` or where none fits,
+    after.
 
     Of the latter there are up to `most`. In little memory they are far slower, and made only where
     no schedule is known.
     """
-    found = placed_before_ordering(swap, choose, best)
+    in_pages = placed_in_pages(swap, choose, best)
+    if in_pages and in_pages.seconds <= NEARLY * in_pages.trial.seconds:
+        return [in_pages]
+    found = [in_pages] if in_pages else []
+    found += placed_before_ordering(swap, choose, best_of([best, in_pages]))
     known = found or best if is_tight(swap) else found and not both
     if known:
         return found

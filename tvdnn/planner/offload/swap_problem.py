@@ -27,6 +27,7 @@ from .soft_placement import SoftPlacement
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
 SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
+Chooser: TypeAlias = Callable[[MemoryLimit], Sequence[IdleInterval] | None]
 Key: TypeAlias = tuple[frozenset[tuple[str, int, Form, int]], tuple[Item, ...]]
 
 
@@ -134,17 +135,23 @@ class SwapProblem:
         return frozenset((live.buffer, live.section, live.form) for live in lives)
 
     def trial(
-        self, offloaded: Sequence[IdleInterval] | None, limits: MemoryLimit, *, grain: int = 1
+        self,
+        offloaded: Sequence[IdleInterval] | None,
+        limits: MemoryLimit,
+        *,
+        grain: int = 1,
+        patient: bool = False,
     ) -> ScheduleTrial | None:
         """The trial of a choice; None where that is None or its steps have no order.
 
-        The order counts every section as a multiple of `grain` bytes.
+        The order counts every section as a multiple of `grain` bytes. `patient` is the list
+        scheduler's.
         """
         skeleton = self.skeleton
         if offloaded is None or (skeleton.required - skeleton.freed(offloaded) > limits).any():
             return None
         plan = skeleton.offloading(offloaded, self._policy)
-        found = schedule_within(self._graph, plan, self.costs, limits, grain=grain)
+        found = schedule_within(self._graph, plan, self.costs, limits, grain=grain, patient=patient)
         return None if found is None else ScheduleTrial(self, tuple(offloaded), limits, found)
 
     def aligned_trial(self, offloaded: Sequence[IdleInterval]) -> ScheduleTrial | None:
@@ -162,7 +169,7 @@ class SwapProblem:
         if key not in self._made:
             try:
                 arena = place_arena_within(trial.steps, self.capacity)
-                self._made[key] = self._simulated(trial, trial.steps, arena)
+                self._made[key] = self.evaluated(trial, trial.steps, arena)
             except FragmentationError as error:
                 self._made[key] = error.unplaced
         made = self._made[key]
@@ -177,14 +184,14 @@ class SwapProblem:
         None where the host has no room. Raises FragmentationError where bytes find no place.
         """
         placement = SoftPlacement(trial.steps, self.costs, self.usable)
-        return self._simulated(trial, *placement.placed())
+        return self.evaluated(trial, *placement.placed())
 
     def retried(self, trial: ScheduleTrial, tries: int) -> EvaluatedTrial | None:
         """The fastest such schedule of so many tries with other offsets; None if none fits."""
         placed = SoftPlacement(trial.steps, self.costs, self.usable).retried(tries)
-        return placed and self._simulated(trial, *placed)
+        return placed and self.evaluated(trial, *placed)
 
-    def _simulated(
+    def evaluated(
         self, trial: ScheduleTrial, steps: Timetable, arena: ArenaLayout
     ) -> EvaluatedTrial | None:
         """The schedule of these steps in the arena; None where the host has no room."""

@@ -8,6 +8,7 @@ from ...errors import ScheduleError
 from ...gc_pause import without_collection
 from ...graph import CODECS, DTYPE_NBYTES, RAW, Buffer, Form, Graph, Need, Pass, Use, in_form
 from ...units import format_bytes
+from ..ir.page_map import PageMap
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .check_bytes import Clock, check_contents, schedule_error
 from .coverage import check_coverage
@@ -57,16 +58,30 @@ def _check_sizes(schedule: Schedule) -> None:
             )
     if min(schedule.arena_nbytes, schedule.slab_nbytes) < 0:
         raise ScheduleError("arena and slab cannot have fewer than 0 bytes")
+    pages = schedule.pages
+    if pages is not None:
+        _check_pages(pages, schedule.arena_nbytes)
     if not 0 <= schedule.phase_split <= len(schedule.steps):
         raise ScheduleError(
             f"the phase split {schedule.phase_split} is not among {len(schedule.steps)} steps"
         )
 
 
+def _check_pages(pages: PageMap, arena_nbytes: int) -> None:
+    """Check that every virtual page lies in a physical page of the arena."""
+    if pages.page_nbytes < 1 or arena_nbytes % pages.page_nbytes:
+        text = f"{arena_nbytes:,} bytes are no number of pages of {pages.page_nbytes:,} bytes"
+        raise ScheduleError(f"an arena of {text}")
+    count = arena_nbytes // pages.page_nbytes
+    for virtual, page in enumerate(pages.table):
+        if not 0 <= page < count:
+            raise ScheduleError(f"virtual page {virtual} lies in page {page} of {count}")
+
+
 def _check_forms(schedule: Schedule) -> None:
     """Check each step by itself: its lane, its range, its operands."""
     graph = schedule.graph
-    sizes = (schedule.arena_nbytes, schedule.slab_nbytes)
+    sizes = (schedule.addressed_nbytes, schedule.slab_nbytes)
     for index, step in enumerate(schedule.steps):
         for operand in (*step.reads, *step.writes):
             if operand.buffer not in graph.buffers:

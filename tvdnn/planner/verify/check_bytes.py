@@ -1,12 +1,10 @@
 """Byte-state proof: a replay of a schedule that tracks what every byte of arena and slab holds."""
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import RAW, Buffer, Form, Pass, Use, in_form
+from ...graph import RAW, Buffer, Pass, Use, in_form
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from .expected_sources import (
     CALLER,
@@ -17,58 +15,12 @@ from .expected_sources import (
     restricted,
     span,
 )
+from .space_contents import ByteRange, SpaceContents
 
 Clock: TypeAlias = tuple[int, int, int]  # by lane, its last step that has ended
 
 
-@dataclass(slots=True)
-class ByteRange:
-    """Neighbouring bytes with one history."""
-
-    buffer: str
-    form: Form
-    origin: int  # the address at which row 0 of the buffer would lie
-    ranges: ChannelRanges  # what the bytes hold; (): nothing
-    lane: Lane  # of the writer
-    writer: int  # the last step that wrote the bytes
-    # By lane, the last step that read the bytes since.
-    readers: list[int] = field(default_factory=lambda: [CALLER, CALLER, CALLER])
-
-
-class SpaceContents:
-    """The bytes [0, nbytes) of one space, as byte ranges in the order of their addresses."""
-
-    __slots__ = ("_starts", "byte_ranges")
-
-    def __init__(self, nbytes: int) -> None:
-        self._starts = [0, nbytes]
-        self.byte_ranges = [ByteRange("", RAW, 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
-
-    def split_at(self, start: int, stop: int) -> slice:
-        """The indices of the byte ranges of [start, stop), after a split at both ends."""
-        first = bisect_left(self._starts, start)
-        if self._starts[first] != start:
-            self._split(first, start)
-        last = first + 1
-        if self._starts[last] != stop:
-            last = bisect_left(self._starts, stop, last)
-            if self._starts[last] != stop:
-                self._split(last, stop)
-        return slice(first, last)
-
-    def replace(self, indices: slice, byte_range: ByteRange) -> None:
-        """Replace the byte ranges at `indices` by one."""
-        self._starts[indices] = [self._starts[indices.start]]
-        self.byte_ranges[indices] = [byte_range]
-
-    def _split(self, index: int, address: int) -> None:
-        """Begin a byte range at `address`, which lies in the one before `index`."""
-        old = self.byte_ranges[index - 1]
-        new = ByteRange(
-            old.buffer, old.form, old.origin, old.ranges, old.lane, old.writer, old.readers.copy()
-        )
-        self._starts.insert(index, address)
-        self.byte_ranges.insert(index, new)
+Placed: TypeAlias = tuple[ByteRange, int]  # and the origin that an operand's rows have there
 
 
 def schedule_error(schedule: Schedule, index: int, text: str) -> ScheduleError:
@@ -100,11 +52,11 @@ def check_contents(schedule: Schedule, clocks: Sequence[Clock], expected: ReadSo
 class _Replay:
     """The steps of a schedule in their order, and the present contents of both spaces."""
 
-    __slots__ = ("_clocks", "_closing", "_expected", "_graph", "_memory", "_schedule")
+    __slots__ = ("_clocks", "_closing", "_expected", "_graph", "_memory", "_pages", "_schedule")
 
     def __init__(self, schedule: Schedule, clocks: Sequence[Clock], expected: ReadSources) -> None:
         self._schedule, self._graph = schedule, schedule.graph
-        self._clocks, self._expected = clocks, expected
+        self._clocks, self._expected, self._pages = clocks, expected, schedule.pages
         sizes = schedule.arena_nbytes, schedule.slab_nbytes
         self._memory = tuple(map(SpaceContents, sizes))  # by Space
         self._closing: dict[int, list[Residency]] = {}
@@ -130,12 +82,12 @@ class _Replay:
         for each in firsts.values():
             if first <= each.steps[0] < end:
                 buffer = self._graph.buffers[each.buffer]
-                origin = each.offset - buffer.bounds(each.section)[0] * buffer.row_nbytes
                 filled = (ChannelRange(*span(None, buffer), CALLER, 0),)
-                byte_range = ByteRange(each.buffer, RAW, origin, filled, Lane.COMPUTE, first - 1)
                 memory = self._memory[Space.ARENA]
-                indices = memory.split_at(each.offset, each.offset + each.nbytes)
-                memory.replace(indices, byte_range)
+                for low, high, origin in self._places(_operand_of(each, buffer)):
+                    indices = memory.split_at(low, high)
+                    new = ByteRange(each.buffer, RAW, origin, filled, Lane.COMPUTE, first - 1)
+                    memory.replace(indices, new)
 
     def take_outputs(self, names: Collection[str], produced: Mapping[str, ChannelRanges]) -> None:
         """Check that the last residencies of the outputs `names` hold what passes produced."""
@@ -148,16 +100,13 @@ class _Replay:
                 self._check_output(lasts[name, section], buffer, produced.get(name, ()))
 
     def _check_output(self, residency: Residency, buffer: Buffer, needed: ChannelRanges) -> None:
-        start, stop = buffer.bounds(residency.section)
-        rows = buffer.name, start, stop
-        operand = Operand(*rows, Space.ARENA, residency.offset, residency.nbytes)
-        origin = residency.offset - start * buffer.row_nbytes
-        for each in self._byte_ranges(operand):
+        operand = _operand_of(residency, buffer)
+        for each, origin in self._byte_ranges(operand):
             holds = each.buffer == buffer.name and each.form == RAW and each.ranges == needed
             if not holds or each.origin != origin:
                 raise ScheduleError(
                     f"output {_described(operand)} is handed out, "
-                    f"{self._finding(each, operand, needed)}"
+                    f"{self._finding(each, operand, origin, needed)}"
                 )
 
     def _launch(self, index: int, step: Step) -> None:
@@ -194,7 +143,7 @@ class _Replay:
     def _move(self, index: int, step: Step) -> None:
         """Copy or recode: the target holds what the source does."""
         (source,), (target,) = step.reads, step.writes
-        read = self._read(index, step.lane, source, None)
+        read = [each for each, _ in self._read(index, step.lane, source, None)]
         ranges = read[0].ranges
         if any(each.ranges != ranges for each in read):
             text = f"moves {_described(source)}, of which not all rows are written alike"
@@ -203,18 +152,18 @@ class _Replay:
 
     def _read(
         self, index: int, lane: Lane, operand: Operand, needed: ChannelRanges | None
-    ) -> list[ByteRange]:
+    ) -> list[Placed]:
         """The operand's byte ranges, which all hold `needed` (None: anything) before the step."""
-        clock, origin = self._clocks[index], self._origin(operand)
+        clock = self._clocks[index]
         found = self._byte_ranges(operand)
-        for each in found:
+        for each, origin in found:
             if not _is_of(each, operand, origin) or not each.ranges:
                 holds = False
             else:
                 holds = needed is None or each.ranges == needed
                 holds = holds or restricted(each.ranges, needed or ()) == needed
             if not holds:
-                finding = self._finding(each, operand, needed or ())
+                finding = self._finding(each, operand, origin, needed or ())
                 text = f"reads {_described(operand)}, {finding}"
                 raise schedule_error(self._schedule, index, text)
             if clock[each.lane] < each.writer:
@@ -226,9 +175,28 @@ class _Replay:
         self, index: int, lane: Lane, operand: Operand, ranges: ChannelRanges, *, partly: bool
     ) -> None:
         """Write `ranges` to the operand's bytes; if `partly`, other channels stay."""
-        memory, origin = self._memory[operand.space], self._origin(operand)
-        indices = memory.split_at(operand.offset, operand.end)
-        found = memory.byte_ranges[indices]
+        memory = self._memory[operand.space]
+        for low, high, origin in self._places(operand):
+            indices = memory.split_at(low, high)
+            found = memory.byte_ranges[indices]
+            self._check_writable(index, lane, operand, found, origin, partly=partly)
+            if partly:
+                self._overlay(index, lane, operand, found, origin, ranges)
+            else:
+                new = ByteRange(operand.buffer, operand.form, origin, ranges, lane, index)
+                memory.replace(indices, new)
+
+    def _check_writable(
+        self,
+        index: int,
+        lane: Lane,
+        operand: Operand,
+        found: Iterable[ByteRange],
+        origin: int,
+        *,
+        partly: bool,
+    ) -> None:
+        """Raise unless all accesses have ended, and the step uses none of the bytes otherwise."""
         for each in found:
             self._check_ended(index, operand, each)
             same = _is_of(each, operand, origin)
@@ -238,10 +206,17 @@ class _Replay:
             if each.writer == index and not (partly and same):
                 text = f"writes {_described(operand)} over {each.buffer}, which it writes too"
                 raise schedule_error(self._schedule, index, text)
-        if not partly:
-            new = ByteRange(operand.buffer, operand.form, origin, ranges, lane, index)
-            memory.replace(indices, new)
-            return
+
+    def _overlay(
+        self,
+        index: int,
+        lane: Lane,
+        operand: Operand,
+        found: Iterable[ByteRange],
+        origin: int,
+        ranges: ChannelRanges,
+    ) -> None:
+        """Write some channels of the bytes; the others stay."""
         for each in found:
             same = _is_of(each, operand, origin)
             each.ranges = overlay(each.ranges, *ranges) if same else ranges
@@ -259,25 +234,41 @@ class _Replay:
                 raise self._race(index, "writes", operand, reader, "reads")
 
     def _clear(self, residency: Residency) -> None:
-        memory = self._memory[Space.ARENA]
-        indices = memory.split_at(residency.offset, residency.offset + residency.nbytes)
-        for each in memory.byte_ranges[indices]:
+        buffer = self._graph.buffers[residency.buffer]
+        for each, _ in self._byte_ranges(_operand_of(residency, buffer)):
             each.ranges = ()
 
-    def _byte_ranges(self, operand: Operand) -> list[ByteRange]:
+    def _byte_ranges(self, operand: Operand) -> list[Placed]:
+        """The byte ranges of the operand, each with the origin of its rows there."""
         memory = self._memory[operand.space]
-        return memory.byte_ranges[memory.split_at(operand.offset, operand.end)]
+        return [
+            (each, origin)
+            for low, high, origin in self._places(operand)
+            for each in memory.byte_ranges[memory.split_at(low, high)]
+        ]
 
-    def _origin(self, operand: Operand) -> int:
+    def _places(self, operand: Operand) -> Iterator[tuple[int, int, int]]:
+        """The bytes of the operand as ranges (low, high), each with the origin of its rows there.
+
+        A paged arena holds them in several places.
+        """
         buffer = in_form(self._graph.buffers[operand.buffer], operand.form)
-        return operand.offset - operand.start * buffer.row_nbytes
+        ahead = operand.start * buffer.row_nbytes
+        if operand.space is Space.ARENA and self._pages is not None:
+            for low, high in self._pages.physical(operand.offset, operand.nbytes):
+                yield low, high, low - ahead
+                ahead += high - low
+        else:
+            yield operand.offset, operand.end, operand.offset - ahead
 
     def _race(self, index: int, does: str, operand: Operand, other: int, did: str) -> ScheduleError:
         before = f"step {other}, {self._schedule.step_name(other)}"
         text = f"{does} {_described(operand)} without waiting for {before}, which {did} there"
         return schedule_error(self._schedule, index, text)
 
-    def _finding(self, byte_range: ByteRange, operand: Operand, needed: ChannelRanges) -> str:
+    def _finding(
+        self, byte_range: ByteRange, operand: Operand, origin: int, needed: ChannelRanges
+    ) -> str:
         """What the bytes hold instead of `needed`, in words."""
         if not byte_range.ranges:
             return "but nothing is there"
@@ -285,7 +276,7 @@ class _Replay:
             return f"but {byte_range.buffer} is there"
         if byte_range.form != operand.form:
             return f"but its form is {byte_range.form} there"
-        if byte_range.origin != self._origin(operand):
+        if byte_range.origin != origin:
             return "but other rows of it are there"
         found = restricted(byte_range.ranges, needed)
         return f"but finds it {self._state(found)}, not {self._state(needed)}"
@@ -299,6 +290,13 @@ class _Replay:
         pass_ = self._graph.passes[channels.producer]
         after = "" if channels.done == pass_.domain else f" [0, {channels.done})"
         return f"as {pass_.name}{after} leaves it"
+
+
+def _operand_of(residency: Residency, buffer: Buffer) -> Operand:
+    """The section of a residency, where that lies."""
+    rows, form = buffer.bounds(residency.section), residency.form
+    place = residency.offset, residency.nbytes
+    return Operand(buffer.name, *rows, Space.ARENA, *place, form)
 
 
 def _written(step: Step, pass_: Pass) -> Iterator[tuple[Operand, Use]]:

@@ -38,8 +38,8 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
     expected = in_form(buffer, residency.form).section_nbytes(residency.section)
     if residency.nbytes != expected:
         return f"has {residency.nbytes} bytes for {expected}"
-    if residency.offset < 0 or residency.offset + residency.nbytes > schedule.arena_nbytes:
-        return f"lies outside the arena of {schedule.arena_nbytes} bytes"
+    if residency.offset < 0 or residency.offset + residency.nbytes > schedule.addressed_nbytes:
+        return f"lies outside the arena of {schedule.addressed_nbytes} bytes"
     if not steps or steps[0] < 0 or steps[-1] >= len(schedule.steps):
         return f"names steps {steps} of {len(schedule.steps)}"
     if any(first >= second for first, second in pairwise(steps)):
