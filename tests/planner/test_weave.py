@@ -25,8 +25,9 @@ from tvdnn.planner.lowering.build_program import build_program
 from tvdnn.planner.lowering.list_scheduler import required_nbytes
 from tvdnn.planner.lowering.segments import Variant, pass_groups, segments
 from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.recompute.joined_passes import JoinedPasses, goes_by_sample
 from tvdnn.planner.recompute.supplies import Supplies
-from tvdnn.planner.recompute.weave import JoinedPasses, Making, PassRun, goes_by_sample, weave
+from tvdnn.planner.recompute.weave import Making, PassRun, weave
 from tvdnn.planner.verify.check import check
 from tvdnn.units import KIB
 
@@ -207,7 +208,7 @@ def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     supplies, share = Supplies(graph), rng.choice((0.1, 0.4, 0.9))
     reads = ((name, i) for i, each in enumerate(graph.passes) for name in sorted(each.read_buffers))
     made = {
-        read: rng.choice(tuple(Making))
+        read: rng.choice((Making.ONCE, Making.AFRESH))
         for read in reads
         if supplies.of(*read) is not None and rng.random() < share
     }

@@ -7,23 +7,21 @@ host alone. Makers run ahead of the segment of a reader, or by block in it.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from ...graph import RAW, Direction, Form
+from ...graph import RAW, Form
 from ..ir.costs import Costs
 from ..lowering.idle import IdleInterval
-from ..recompute.skeleton import Skeleton
-from .remakes import Remake, Remakes
-from .with_makers import joined
+from ..recompute.skeleton import MapMaking, Skeleton
+from ..recompute.supplies import Supply
+from ..recompute.weave import Making
+from .runs import Run, Runs, Uses
 
 MOST_STEPS = 200  # of a clock
 FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that they use
-MOST_RUNS = 1500  # of makers: ingredients of ingredients are made as far as they are no more
-MOST_DEPTH = 6  # of ingredients of ingredients
 
 ClassKey: TypeAlias = tuple[str, int, int, int, int, Form]
 
@@ -72,25 +70,35 @@ class AwayColumn:
 
 @dataclass(frozen=True, slots=True)
 class AbsentColumn:
-    """A map that is lost behind its use in segment `low` and made again ahead of `point`.
+    """A map that is lost behind its use in segment `low` and made again by a run of its makers.
 
-    It stays from there until its next use.
+    It stays from there until pass `reader` of a later segment.
     """
 
     buffer: str
-    remake: Remake
+    run: int  # number of the run column
     low: int  # segment
-    point: int  # segment
+    point: int  # segment of the run
+    high: int  # segment of the reader
+    reader: int  # pass
     frees: tuple[tuple[int, int, int], ...]  # class, and the steps between which it is absent
+
+    @property
+    def making(self) -> MapMaking:
+        """The decision: a map that is made again early is made once and stays."""
+        early = Making.ONCE if self.point < self.high else Making.AFRESH
+        return MapMaking(self.buffer, self.reader, early)
 
 
 @dataclass(frozen=True, slots=True)
 class RunColumn:
-    """The makers of a remake run again ahead of segment `point`."""
+    """The makers of a supply run again ahead of segment `point`."""
 
-    remake: Remake
+    supply: Supply
     point: int
     step: int
+    seconds: float
+    takes: tuple[tuple[str, int | None], ...]  # maps, each with the run that makes it again there
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +114,8 @@ class BlockColumn:
 class Columns:
     """All columns of a skeleton."""
 
-    def __init__(self, skeleton: Skeleton, remakes: Remakes, costs: Costs) -> None:
-        self.skeleton, self.remakes, self.costs = skeleton, remakes, costs
+    def __init__(self, skeleton: Skeleton, costs: Costs) -> None:
+        self.skeleton, self.costs = skeleton, costs
         self.clock = Clock(skeleton, costs)
         self.classes = tuple(self._classes())
         self.of_buffer: Mapping[str, list[int]] = defaultdict(list)
@@ -115,17 +123,15 @@ class Columns:
             if each.members[0].form == RAW:
                 self.of_buffer[each.buffer].append(number)
         self._find_uses()
-        points = self._points()
-        self.runs = tuple(run for remake in points for run in self._runs(remake, points[remake]))
-        self.absent = tuple(
-            column for remake in self._usable for column in self._absent(remake, points[remake])
-        )
+        runs = Runs(skeleton, self.uses)
+        self.runs = tuple(self._run(runs, run) for run in runs.found)
+        self.absent = tuple(self._absent(runs))
         self.blocks = tuple(self._blocks())
         self.away = tuple(self._away())
 
     def is_used_from(self, buffer: str, segment: int) -> bool:
         """Whether a segment from this one on uses the buffer."""
-        return self.uses[buffer][-1:] >= [segment]
+        return max(self.uses[buffer], default=-1) >= segment
 
     def _classes(self) -> Iterator[IdleClass]:
         step, launches = self.clock.step_of, self.skeleton.program.launches
@@ -142,70 +148,38 @@ class Columns:
                 yield IdleClass(*found[:-1], sum(each.nbytes for each in members), members)
 
     def _find_uses(self) -> None:
-        """By buffer the segments that use it raw, and by segment its first pass and direction."""
+        """By buffer the segments that use it raw, each with the first pass that reads it."""
         program = self.skeleton.program
-        graph, passes = program.graph, program.graph.passes
-        self.first_pass: list[int] = []
-        self._is_forward: list[bool] = []
-        for segment in program.plan.segments:
-            indices = [slot.pass_index for slot in segment.slots]
-            self.first_pass.append(min(indices))
-            forward = (passes[index].direction is Direction.FORWARD for index in indices)
-            self._is_forward.append(all(forward))
-        uses: dict[str, set[int]] = {name: set() for name in graph.buffers}
-        for launch, *touched in zip(program.launches, program.reads, program.writes, strict=True):
-            for number in (number for runs in touched for run in runs for number in run):
-                if program.intervals[number].form == RAW:
-                    uses[program.intervals[number].buffer].add(launch.segment)
-        self.uses: Mapping[str, list[int]] = {name: sorted(found) for name, found in uses.items()}
+        uses: dict[str, dict[int, int | None]] = {name: {} for name in program.graph.buffers}
+        for launch, reads, writes in zip(
+            program.launches, program.reads, program.writes, strict=True
+        ):
+            for reader, runs in ((launch.pass_index, reads), (None, writes)):
+                for live in (program.intervals[number] for run in runs for number in run):
+                    if live.form == RAW:
+                        found = uses[live.buffer]
+                        if found.get(launch.segment) is None:
+                            found[launch.segment] = reader
+        self.uses: Uses = uses
 
-    @cached_property
-    def _usable(self) -> list[Remake]:
-        """The remakes that touch no inner map of a region that goes by block."""
-        skeleton = self.skeleton
-        pairs = zip(skeleton.candidates.regions, skeleton.choice.blocks, strict=True)
-        inner = frozenset(name for region, block in pairs if block for name in region.inner)
-        return [
-            each
-            for each in self.remakes.all
-            if inner.isdisjoint(each.buffers) and inner.isdisjoint(name for name, _ in each.takes)
-        ]
+    def _run(self, runs: Runs, run: Run) -> RunColumn:
+        passes = (self.skeleton.program.graph.passes[index] for index in run.supply.all_passes)
+        seconds = sum(self.costs.launch_s(pass_, pass_.domain) for pass_ in passes)
+        step = self.clock.segment_step[run.point]
+        return RunColumn(run.supply, run.point, step, seconds, tuple(runs.takes(run)))
 
-    def _points(self) -> Mapping[Remake, list[int]]:
-        """Segments ahead of which each remake may be asked for: its own uses, and its takers'."""
-        usable, found = set(self._usable), dict[Remake, set[int]]()
-        for each in self._usable:
-            uses = (number for name in each.buffers for number in self.uses[name])
-            found[each] = {number for number in uses if not self._is_forward[number]}
-        for _ in range(MOST_DEPTH):
-            more = {each: set(points) for each, points in found.items()}
-            for each, points in found.items():
-                asked = {point for point in points if self.first_pass[point] <= each.until}
-                for name, writers in each.takes:
-                    other = self.remakes.making(name, writers)
-                    if self.remakes.of.get(name) in usable and other is not None:
-                        more.setdefault(other, set()).update(asked)
-            if sum(map(len, more.values())) > MOST_RUNS:
-                break
-            found = more
-        return {each: sorted(points) for each, points in found.items()}
-
-    def _runs(self, remake: Remake, points: list[int]) -> Iterator[RunColumn]:
-        for point in points:
-            if self.first_pass[point] <= remake.until:
-                yield RunColumn(remake, point, self.clock.segment_step[point])
-
-    def _absent(self, remake: Remake, points: list[int]) -> Iterator[AbsentColumn]:
-        allowed = [point for point in points if self.first_pass[point] <= remake.until]
-        for name in sorted(remake.buffers):
-            for low, high in pairwise(self.uses[name]):
-                if self._is_forward[high]:
+    def _absent(self, runs: Runs) -> Iterator[AbsentColumn]:
+        for name in runs.buffers:
+            for low, high in pairwise(sorted(self.uses[name])):
+                reader = self.uses[name][high]
+                if reader is None or runs.is_forward(high):
                     continue
-                for point in (each for each in allowed if low < each <= high):
-                    by_block = point == high and self._joins(remake, point)
+                for number in runs.serving(name, reader, low, high):
+                    point = self.runs[number].point
+                    by_block = point == high and runs.join(runs.found[number])
                     frees = tuple(self._frees(name, point, high, by_block=by_block))
                     if frees:
-                        yield AbsentColumn(name, remake, low, point, frees)
+                        yield AbsentColumn(name, number, low, point, high, reader, frees)
 
     def _frees(
         self, name: str, point: int, high: int, *, by_block: bool
@@ -216,12 +190,6 @@ class Columns:
             end = each.next if by_block else step
             if each.high == high and each.last + 1 < end:
                 yield number, each.last, end
-
-    def _joins(self, remake: Remake, point: int) -> bool:
-        """Whether all makers go by block with the segment."""
-        program = self.skeleton.program
-        found = joined(program.graph, program.plan.segments[point], remake.makers)
-        return len(found) == len(remake.makers)
 
     def _blocks(self) -> Iterator[BlockColumn]:
         skeleton = self.skeleton
@@ -242,7 +210,7 @@ class Columns:
         """Each class until its next use, or until a maker takes it."""
         asked: dict[str, set[int]] = defaultdict(set)
         for run in self.runs:
-            for name, _ in run.remake.takes:
+            for name, _ in run.takes:
                 asked[name].add(run.step)
         for number, each in enumerate(self.classes):
             yield AwayColumn(number, each.next)

@@ -169,7 +169,7 @@ class JointLP:
         columns = self.columns
         seconds: list[list[Term]] = [[] for _ in range(self._num)]
         for number, run in enumerate(columns.runs, self._runs):
-            seconds[run.step].append((number, run.remake.seconds / self._unit_s))
+            seconds[run.step].append((number, run.seconds / self._unit_s))
         for number, block in enumerate(columns.blocks, self._blocks):
             members = [columns.classes[each] for each in block.classes]
             rate = block.seconds / self._unit_s / sum(each.nbytes for each in members)
@@ -242,31 +242,28 @@ class JointLP:
     def _add_precedence(self) -> None:
         """What is made again has its makers run, and these find what they take."""
         columns = self.columns
-        runs = {(run.remake, run.point): n for n, run in enumerate(columns.runs, self._runs)}
         absent, away = defaultdict[str, list[int]](list), defaultdict[int, list[int]](list)
         served = defaultdict[int, list[int]](list)
         for number, column in enumerate(columns.absent, self.first_absent):
-            run = runs[column.remake, column.point]
-            self._ub.add([(number, 1.0), (run, -1.0)], 0.0)
+            self._ub.add([(number, 1.0), (self._runs + column.run, -1.0)], 0.0)
             absent[column.buffer].append(number)
-            served[run].append(number - self.first_absent)
+            served[column.run].append(number - self.first_absent)
         for number, each in enumerate(columns.away):
             away[each.number].append(number)
-        for (remake, point), run in runs.items():
-            for name, writers in remake.takes:
-                other = columns.remakes.making(name, writers)
-                again = [(runs[other, point], -1.0)] if other and (other, point) in runs else []
-                if columns.is_used_from(name, point):
-                    covering = [n for n in absent[name] if self._covers(n, point)]
-                    self._require(run, point, name, covering, again, away)
-                    for number in served[run] if not again else ():
+        for number, run in enumerate(columns.runs):
+            for name, other in run.takes:
+                again = [] if other is None else [(self._runs + other, -1.0)]
+                if columns.is_used_from(name, run.point):
+                    covering = [n for n in absent[name] if self._covers(n, run.point)]
+                    self._require(number, name, covering, again, away)
+                    for column_number in served[number] if not again else ():
                         for cover in covering:
-                            self.conflicts[number].add(cover - self.first_absent)
-                            self.conflicts[cover - self.first_absent].add(number)
+                            self.conflicts[column_number].add(cover - self.first_absent)
+                            self.conflicts[cover - self.first_absent].add(column_number)
                 elif again:
-                    self._ub.add([(run, 1.0), *again], 0.0)
+                    self._ub.add([(self._runs + number, 1.0), *again], 0.0)
                 else:
-                    self._never.add(run)
+                    self._never.add(self._runs + number)
 
     def _covers(self, number: int, point: int) -> bool:
         column: AbsentColumn = self.columns.absent[number - self.first_absent]
@@ -274,16 +271,15 @@ class JointLP:
 
     def _require(
         self,
-        run: int,
-        point: int,
+        number: int,
         name: str,
         covering: Sequence[int],
         again: Sequence[Term],
         away: Mapping[int, Sequence[int]],
     ) -> None:
-        """Of a map that makers take, no share is gone at the point, or it is made again there."""
-        columns, step = self.columns, self.columns.clock.segment_step[point]
-        terms = [(run, 1.0), *((number, 1.0) for number in covering), *again]
+        """Of a map that a run takes, no share is gone at its point, or it is made again there."""
+        columns, step = self.columns, self.columns.runs[number].step
+        terms = [(self._runs + number, 1.0), *((cover, 1.0) for cover in covering), *again]
         if covering:
             self._ub.add(terms, 1.0)
         for which in columns.of_buffer.get(name, ()):

@@ -6,19 +6,15 @@ from functools import cached_property
 
 import numpy as np
 
-from ...graph import Graph
+from ...graph import RAW, Graph
 from ...units import format_bytes
 from ..ir.costs import Costs
-from ..ir.plan import Plan
-from ..lowering.build_program import build_program
-from ..lowering.codes import codes_left
 from ..offload.belady import skeletons
-from ..recompute.skeleton import RecomputeChoice, Skeleton, skeleton_of
+from ..recompute.regions import MAPS
+from ..recompute.skeleton import MapMaking, RecomputeChoice, Skeleton, skeleton_of
+from ..recompute.weave import Making
 from .columns import Columns
 from .lp import Solution
-from .remakes import Remakes
-from .rounding import completed
-from .with_makers import woven
 
 TAKEN = 0.5  # share from which on a column is taken
 
@@ -44,12 +40,11 @@ class Order:
     """A skeleton without recompute, and what may be made again in it."""
 
     skeleton: Skeleton
-    remakes: Remakes
     costs: Costs
 
     @cached_property
     def columns(self) -> Columns:
-        return Columns(self.skeleton, self.remakes, self.costs)
+        return Columns(self.skeleton, self.costs)
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:
@@ -59,34 +54,50 @@ class Order:
 
     def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
-        base, graph = self.skeleton, self.skeleton.program.graph
-        if choice.blocks:
-            base = skeleton_of(graph, base.candidates, self._with_blocks(choice))
-        made = completed(self.columns, choice.absent)
-        parts = tuple(woven(graph, base.program.plan.segments, made, base.choice.rest))
-        known = base.candidates.supplies.producers
-        codes = tuple(codes_left(graph, parts, known)) if base.choice.coded else ()
-        program = build_program(graph, Plan("auto", parts, codes))
-        return Skeleton(base.candidates, base.choice, program, dict(self._reasons(choice)))
+        base = self.skeleton
+        woven = skeleton_of(base.program.graph, base.candidates, self._recomputed(choice))
+        return replace(woven, made=dict(self._reasons(choice)))
 
-    def _with_blocks(self, choice: JointChoice) -> RecomputeChoice:
+    def _recomputed(self, choice: JointChoice) -> RecomputeChoice:
         regions = self.skeleton.candidates.regions
         recomputed = [set[str]() for _ in regions]
         for number in choice.blocks:
             column = self.columns.blocks[number]
             recomputed[column.region] |= regions[column.region].recomputes[column.number].buffers
-        return replace(self.skeleton.choice, recomputed=tuple(map(frozenset, recomputed)))
+        made = self._coded.union(self.columns.absent[number].making for number in choice.absent)
+        return replace(
+            self.skeleton.choice, recomputed=tuple(map(frozenset, recomputed)), made=made
+        )
+
+    @cached_property
+    def _coded(self) -> frozenset[MapMaking]:
+        """The reads that find codes."""
+        program = self.skeleton.program
+        found = (
+            (program.intervals[number], launch.pass_index)
+            for launch, reads in zip(program.launches, program.reads, strict=True)
+            for run in reads
+            for number in run
+        )
+        return frozenset(
+            MapMaking(live.buffer, reader, Making.CODED)
+            for live, reader in found
+            if live.form != RAW
+        )
 
     def _reasons(self, choice: JointChoice) -> Iterator[tuple[str, str]]:
         buffers = self.skeleton.program.graph.buffers
         for number in sorted(choice.absent):
             column = self.columns.absent[number]
-            nbytes = sum(buffers[name].nbytes for name in column.remake.buffers)
-            price = f"{1e3 * column.remake.seconds:.2f} ms for {format_bytes(nbytes)}"
+            run = self.columns.runs[column.run]
+            maps = (
+                each for each in map(buffers.__getitem__, run.supply.buffers) if each.kind in MAPS
+            )
+            nbytes = sum(each.nbytes for each in maps)
+            price = f"{1e3 * run.seconds:.2f} ms for {format_bytes(nbytes)}"
             yield column.buffer, price
 
 
 def orders(graph: Graph, costs: Costs) -> list[Order]:
     """All orders of a graph."""
-    remakes = Remakes(graph, costs)
-    return [Order(skeleton, remakes, costs) for skeleton in skeletons(graph, costs)]
+    return [Order(skeleton, costs) for skeleton in skeletons(graph, costs)]

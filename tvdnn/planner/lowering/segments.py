@@ -1,11 +1,13 @@
 """Default segments: the passes of a layer, and passes in place on its result, run in blocks."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from math import lcm
 
 from ...graph import RUN_CHUNKS, Graph, Kind, Pass, must_be_separate, section_rows
 from ..ir.plan import Segment, Slot
+
+LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
 
 
 class Variant(Enum):
@@ -19,6 +21,9 @@ class Variant(Enum):
     MEMORY = "m"  # one unit of samples
     PERFORMANCE = "p"  # a run that fills the GPU
     KEEP = "keep"  # all samples
+
+
+CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 
 
 def pass_groups(graph: Graph) -> list[list[int]]:
@@ -77,3 +82,13 @@ def _run_rows(graph: Graph, passes: Collection[Pass], nbytes: int) -> int:
     kinds = (Kind.INPUT, Kind.MAP, Kind.GRAD)
     row = max((buffer.row_nbytes for buffer in buffers if buffer.kind in kinds), default=1)
     return section_rows(graph.batch, row, nbytes)
+
+
+def block_rows(graph: Graph, indices: Iterable[int], block: Variant) -> int:
+    """Samples of a block: the passes' common unit, or as many as fit a run."""
+    if block is Variant.MEMORY:
+        return 1
+    passes = [graph.passes[index] for index in indices]
+    uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
+    row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
+    return section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)

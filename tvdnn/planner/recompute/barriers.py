@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from ...graph import Direction, Kind, Pass
 from ..ir.costs import Costs
+from .joined_passes import JoinedPasses, goes_by_sample
 from .regions import Recompute, Users, extent_of, spans_of, users_of
 from .supplies import Supplies
-from .weave import JoinedPasses, goes_by_sample
 
 BETWEEN = (Kind.MAP, Kind.GRAD)
 AHEAD = -1  # the stage of passes that need none

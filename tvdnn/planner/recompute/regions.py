@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from ...graph import Direction, Graph, Kind, Pass
 from ..ir.costs import Costs
+from .joined_passes import JoinedPasses, goes_by_sample
 from .supplies import Supplies
-from .weave import JoinedPasses, goes_by_sample
 
 MOST_PRODUCTS = 4  # of a region: more would hold more sums of weight gradients at one time
 MAPS = (Kind.MAP, Kind.AUX)

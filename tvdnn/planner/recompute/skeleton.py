@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph import RUN_CHUNKS, Graph, section_rows
+from ...graph import Graph
 from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
@@ -27,16 +27,22 @@ from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, int
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
-from ..lowering.segments import Variant, pass_groups, segments
+from ..lowering.segments import Variant, block_rows, pass_groups, segments
 from .barriers import Phase
 from .candidates import Candidates, FullBatchRecompute
 from .regions import FusibleRegion, PassRegion
 from .supplies import Supplies
 from .weave import Making, PassRun, weave
 
-LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
-CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 NBYTES = attrgetter("nbytes")
+
+
+class MapMaking(NamedTuple):
+    """A map that is made again for a pass."""
+
+    buffer: str
+    reader: int
+    making: Making
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class RecomputeChoice:
     stages: frozenset[int] = frozenset()  # numbers of the barrier stages
     through: bool = True  # forward of a region without recomputed maps goes section-major too
     coded: bool = True  # passes leave all codes that they can
+    made: frozenset[MapMaking] = frozenset()  # and more maps that are made again
 
 
 class _FreeIntervals:
@@ -201,7 +208,7 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
     if choice.stages:
         supplies = supplies.in_order([index for run in runs for index in run.passes])
     made = dict(_made(supplies, candidates, choice))
-    parts = tuple(weave(graph, supplies, runs, made, choice.rest))
+    parts = tuple(weave(graph, supplies, runs, made, choice.rest, lasting=not choice.made))
     known = candidates.supplies.producers
     codes = tuple(codes_left(graph, parts, known)) if choice.coded else ()
     return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
@@ -256,6 +263,8 @@ def _made(
     for number in choice.stages:
         for read in candidates.stages[number].made:
             yield read, Making.AFRESH
+    for each in choice.made:
+        yield (each.buffer, each.reader), each.making
 
 
 def _runs(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Iterator[PassRun]:
@@ -278,17 +287,17 @@ def _runs(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Iter
         left: list[int] = []
         for index in group:
             if index in starts:
-                yield from _others(left, choice.rest)
+                yield from _others(left, choice)
                 yield from starts[index]
                 left = []
             elif index not in taken:
                 left.append(index)
-        yield from _others(left, choice.rest)
+        yield from _others(left, choice)
 
 
-def _others(indices: Sequence[int], block: Variant) -> Iterator[PassRun]:
+def _others(indices: Sequence[int], choice: RecomputeChoice) -> Iterator[PassRun]:
     if indices:
-        yield PassRun(tuple(indices), block, joins=False)
+        yield PassRun(tuple(indices), choice.rest, joins=bool(choice.made), makers_first=True)
 
 
 def _stage_runs(graph: Graph, phase: Phase, block: Variant) -> Iterator[PassRun]:
@@ -310,13 +319,3 @@ def _region_runs(region: PassRegion, rows: int) -> list[PassRun]:
 
 def _apart(indices: Iterable[int]) -> Iterator[PassRun]:
     yield from (PassRun((index,), Variant.KEEP, joins=False) for index in indices)
-
-
-def block_rows(graph: Graph, indices: Iterable[int], block: Variant) -> int:
-    """Samples of a block: the passes' common unit, or as many as fit a run."""
-    if block is Variant.MEMORY:
-        return 1
-    passes = [graph.passes[index] for index in indices]
-    uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
-    row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
-    return section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)

@@ -23,6 +23,11 @@ class Supply:
     packs: tuple[int, ...]  # make the copies of weights that the makers read
     takes: frozenset[str]  # read by the makers, and made by none of them
 
+    @property
+    def all_passes(self) -> tuple[int, ...]:
+        """The packs, then the makers."""
+        return (*self.packs, *self.passes)
+
 
 class Supplies:
     """The supplies of all reads of a graph, for an order of its passes."""

@@ -11,10 +11,11 @@ from math import lcm
 from typing import NamedTuple
 
 from ...errors import ScheduleError
-from ...graph import Direction, Graph, Kind, Pass, Use
+from ...graph import Direction, Graph, Pass, Use
 from ...graph.dataflow import Written, outside, span_of, within
 from ..ir.plan import Segment, Slot
-from ..lowering.segments import Variant, in_blocks
+from ..lowering.segments import Variant, block_rows, in_blocks
+from .joined_passes import JoinedPasses, is_pack, num_apart
 from .supplies import Supplies
 
 MANY = -1  # runs that use a buffer
@@ -25,6 +26,7 @@ class Making(Enum):
 
     ONCE = "once"  # unless it was made again since the last use that kept it: speed-centric
     AFRESH = "afresh"  # unless it was made again in the reader's run: memory-centric
+    CODED = "coded"  # never: the reader finds a code that the first maker left
 
 
 class PassRun(NamedTuple):
@@ -42,60 +44,21 @@ def weave(
     runs: Iterable[PassRun],
     made: Mapping[tuple[str, int], Making],
     rest: Variant,
+    *,
+    lasting: bool = True,
 ) -> Iterator[Segment]:
     """The segments of these runs, and of all that is made again for their passes.
 
     The runs hold every pass once, in an order that keeps what each reads. `made` is by buffer and
     reading pass. A read of a buffer that cannot be made again there keeps the buffer instead.
     Makers that do not join a run go ahead of it in blocks of `rest`. A run is cut where they need
-    what its first passes make.
+    what its first passes make. Unless `lasting`, makers in backward have what they read of a buffer
+    behind its last use made again.
     """
     ordered = tuple(runs)
-    weaver = _Weaver(graph, supplies, ordered, made, rest)
+    weaver = _Weaver(graph, supplies, ordered, made, rest, lasting=lasting)
     for number in range(len(ordered)):
         yield from weaver.segments(number)
-
-
-def goes_by_sample(pass_: Pass) -> bool:
-    return pass_.splittable and pass_.direction is not Direction.UPDATE
-
-
-class JoinedPasses:
-    """Passes that go block by block together, and which others may join them."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._written: set[str] = set()
-        self._at_once_read: set[str] = set()  # all rows of them, or those of neighbouring blocks
-        self._at_once_written: set[str] = set()
-
-    def admits(self, pass_: Pass) -> bool:
-        """Whether no pass needs more of a buffer than the block that another has come to."""
-        read, written = _at_once(pass_.reads), _at_once(pass_.writes)
-        return (
-            self._written.isdisjoint(read)
-            and self._used.isdisjoint(written)
-            and self._at_once_read.isdisjoint(pass_.written_buffers)
-            and self._at_once_written.isdisjoint(pass_.used_buffers)
-        )
-
-    def must_precede(self, pass_: Pass) -> bool:
-        """Whether the pass reads what these write, or writes over what they use."""
-        ours, theirs = self._written, self._used
-        return not (
-            ours.isdisjoint(pass_.read_buffers) and theirs.isdisjoint(pass_.written_buffers)
-        )
-
-    def add(self, pass_: Pass) -> None:
-        """Let the pass join these."""
-        self._used |= pass_.used_buffers
-        self._written |= pass_.written_buffers
-        self._at_once_read |= _at_once(pass_.reads)
-        self._at_once_written |= _at_once(pass_.writes)
-
-
-def _at_once(uses: Iterable[Use]) -> set[str]:
-    return {use.buffer for use in uses if use.whole or use.neighbour}
 
 
 class _Part:
@@ -137,9 +100,11 @@ class _Weaver:
         runs: Sequence[PassRun],
         made: Mapping[tuple[str, int], Making],
         rest: Variant,
+        *,
+        lasting: bool,
     ) -> None:
         self._graph, self._supplies, self._made, self._rest = graph, supplies, made, rest
-        self._runs = runs
+        self._runs, self._lasting = runs, lasting
         self._place: dict[int, int] = {}  # by pass, in the order of the runs
         self._readers: dict[str, list[int]] = {}  # by buffer, in the order of the runs
         self._only_run: dict[str, int] = {}  # by buffer, its only user, or MANY
@@ -147,7 +112,8 @@ class _Weaver:
             for index in run.passes:
                 self._place[index] = len(self._place)
                 for name in graph.passes[index].read_buffers:
-                    self._readers.setdefault(name, []).append(index)
+                    if made.get((name, index)) is not Making.CODED:
+                        self._readers.setdefault(name, []).append(index)
                 for name in graph.passes[index].used_buffers:
                     known = self._only_run.setdefault(name, number)
                     self._only_run[name] = number if known == number else MANY
@@ -159,9 +125,7 @@ class _Weaver:
     def segments(self, number: int) -> Iterator[Segment]:
         """The segments of one run and of all that is made again for it."""
         run, passes = self._runs[number], self._graph.passes
-        everything = JoinedPasses()
-        for index in run.passes:
-            everything.add(passes[index])
+        everything = JoinedPasses.of(passes[index] for index in run.passes)
         ahead, part = list[int](), _Part()
         self._of_run.clear()
         for index in run.passes:
@@ -181,36 +145,35 @@ class _Weaver:
     ) -> Iterator[Segment]:
         for index in ahead:
             yield in_blocks(self._graph, [Slot(index, recompute=True)], self._rest)
-        if isinstance(run.block, Variant):
-            yield in_blocks(self._graph, slots, run.block)
+        block, indices = run.block, [slot.pass_index for slot in slots]
+        passes = [self._graph.passes[index] for index in indices]
+        if block is Variant.KEEP and any(slot.recompute for slot in slots):
+            block = block_rows(self._graph, indices, block)
+        if isinstance(block, Variant):
+            yield in_blocks(self._graph, slots, block)
             return
-        passes = [self._graph.passes[slot.pass_index] for slot in slots]
         unit = lcm(*(pass_.unit for pass_ in passes))
-        rows = -(-run.block // unit) * unit
+        rows = -(-block // unit) * unit
         yield Segment(tuple(slots), rows if rows < passes[0].domain else 0)
 
     def _divided(
         self, run: PassRun, everything: JoinedPasses, makers: Sequence[int]
     ) -> tuple[list[int], list[int]]:
         """The makers that go ahead of the run, and the last ones that join it."""
-        passes, domain = self._graph.passes, self._graph.passes[run.passes[0]].domain
-        first, joined = [*makers], list[int]()
-        if not (run.joins and all(goes_by_sample(passes[index]) for index in run.passes)):
-            return first, joined
-        packs = [index for index in first if _is_pack(self._graph, passes[index])]
-        first = [index for index in first if index not in packs]
-        while first:
-            pass_ = passes[first[-1]]
-            if not goes_by_sample(pass_) or pass_.domain != domain or not everything.admits(pass_):
-                break
-            joined.append(first.pop())
-            everything.add(pass_)
-        return [*packs, *first], joined[::-1]
+        if not run.joins:
+            return [*makers], []
+        passes = self._graph.passes
+        others = [index for index in makers if not is_pack(self._graph, passes[index])]
+        members = [passes[index] for index in run.passes]
+        joined = others[num_apart(self._graph, members, everything, others) :]
+        return [index for index in makers if index not in joined], joined
 
     def _makers(self, reader: int) -> list[int]:
         """The passes that make again what the reader does not find, each behind its own makers."""
         found = list[int]()
         for need in reversed(self._needs(reader)):
+            if self._made.get((need.use.buffer, reader)) is Making.CODED:
+                continue
             made = self._making(need, reader)
             if made is None and not self._holds(need):
                 names = self._graph.passes[reader].name, need.use.buffer
@@ -279,7 +242,8 @@ class _Weaver:
         last = readers[place - 1]
         forward = [passes[index].direction is Direction.FORWARD for index in (last, reader)]
         lives_by_block = self._only_run[buffer] != MANY
-        return self._stays_until(buffer, last) and forward[0] is forward[1] and not lives_by_block
+        stays = self._stays_until(buffer, last) and (forward[1] or self._lasting)
+        return stays and forward[0] is forward[1] and not lives_by_block
 
     def _stays_until(self, buffer: str, reader: int) -> bool:
         making = self._made.get((buffer, reader))
@@ -325,8 +289,3 @@ class _Weaver:
             if use.buffer not in pass_.read_buffers and any(within(before, span)):
                 before = []
             self._contents[use.buffer] = [*outside(before, span), (span, index)]
-
-
-def _is_pack(graph: Graph, pass_: Pass) -> bool:
-    names = pass_.used_buffers
-    return all(graph.buffers[name].kind is Kind.WEIGHT for name in names)
