@@ -27,11 +27,11 @@ from tvdnn.planner.lowering.segments import Variant, pass_groups, segments
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.joined_passes import JoinedPasses, goes_by_sample
 from tvdnn.planner.recompute.supplies import Supplies
-from tvdnn.planner.recompute.weave import Making, PassRun, weave
+from tvdnn.planner.recompute.weave import Decision, Making, PassRun, weave
 from tvdnn.planner.verify.check import check
 from tvdnn.units import KIB
 
-Made = Mapping[tuple[str, int], Making]
+Made = Mapping[tuple[str, int], Decision]
 MOST_PASSES = 6  # of a run
 
 
@@ -128,6 +128,21 @@ def test_a_use_that_keeps_the_map_ends_what_was_made_before(small: Graph) -> Non
     assert len(again_in(woven(small, made))) == 2
     made = {("conv2d2", last): Making.ONCE}
     assert len(again_in(woven(small, made))) == 2
+
+
+def test_a_map_made_from_a_pass_on_stays_only_from_there(small: Graph) -> None:
+    readers = readers_of(small, "conv2d0")
+    made = dict.fromkeys((("conv2d0", index) for index in readers), Making.AFRESH)
+    for since, times in ((readers[0], 1), (readers[-1], 2)):
+        later = {("conv2d0", readers[-1]): since}
+        assert len(again_in(woven(small, made | later, joins=False))) == 3 * times
+
+
+def test_a_read_that_finds_a_code_makes_nothing_again(small: Graph) -> None:
+    first, last = readers_of(small, "conv2d2")
+    made = {("conv2d2", first): Making.CODED, ("conv2d2", last): Making.ONCE}
+    assert len(again_in(woven(small, made))) == 2
+    assert not again_in(woven(small, dict.fromkeys(made, Making.CODED)))
 
 
 def test_a_run_is_cut_where_makers_need_what_it_has_made(small: Graph) -> None:

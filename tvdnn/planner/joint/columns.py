@@ -18,7 +18,7 @@ from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import MapMaking, Skeleton
 from ..recompute.supplies import Supply
 from ..recompute.weave import Making
-from .runs import Run, Runs, Uses
+from .maker_runs import MakerRun, MakerRuns, Uses
 
 MOST_STEPS = 200  # of a clock
 FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that they use
@@ -72,22 +72,15 @@ class AwayColumn:
 class AbsentColumn:
     """A map that is lost behind its use in segment `low` and made again by a run of its makers.
 
-    It stays from there until pass `reader` of a later segment.
+    It stays from there until a later segment.
     """
 
     buffer: str
     run: int  # number of the run column
     low: int  # segment
     point: int  # segment of the run
-    high: int  # segment of the reader
-    reader: int  # pass
+    making: MapMaking  # for the first reader of a later segment
     frees: tuple[tuple[int, int, int], ...]  # class, and the steps between which it is absent
-
-    @property
-    def making(self) -> MapMaking:
-        """The decision: a map that is made again early is made once and stays."""
-        early = Making.ONCE if self.point < self.high else Making.AFRESH
-        return MapMaking(self.buffer, self.reader, early)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +116,10 @@ class Columns:
             if each.members[0].form == RAW:
                 self.of_buffer[each.buffer].append(number)
         self._find_uses()
-        runs = Runs(skeleton, self.uses)
+        runs = MakerRuns(skeleton, self.uses)
         self.runs = tuple(self._run(runs, run) for run in runs.found)
-        self.absent = tuple(self._absent(runs))
+        absent = self._absent(runs)
+        self.absent = tuple(sorted(absent, key=lambda each: self.runs[each.run].supply.passes))
         self.blocks = tuple(self._blocks())
         self.away = tuple(self._away())
 
@@ -162,13 +156,13 @@ class Columns:
                             found[launch.segment] = reader
         self.uses: Uses = uses
 
-    def _run(self, runs: Runs, run: Run) -> RunColumn:
+    def _run(self, runs: MakerRuns, run: MakerRun) -> RunColumn:
         passes = (self.skeleton.program.graph.passes[index] for index in run.supply.all_passes)
         seconds = sum(self.costs.launch_s(pass_, pass_.domain) for pass_ in passes)
         step = self.clock.segment_step[run.point]
         return RunColumn(run.supply, run.point, step, seconds, tuple(runs.takes(run)))
 
-    def _absent(self, runs: Runs) -> Iterator[AbsentColumn]:
+    def _absent(self, runs: MakerRuns) -> Iterator[AbsentColumn]:
         for name in runs.buffers:
             for low, high in pairwise(sorted(self.uses[name])):
                 reader = self.uses[name][high]
@@ -179,7 +173,9 @@ class Columns:
                     by_block = point == high and runs.join(runs.found[number])
                     frees = tuple(self._frees(name, point, high, by_block=by_block))
                     if frees:
-                        yield AbsentColumn(name, number, low, point, high, reader, frees)
+                        since = Making.AFRESH if point == high else runs.first_pass(point)
+                        making = MapMaking(name, reader, since)
+                        yield AbsentColumn(name, number, low, point, making, frees)
 
     def _frees(
         self, name: str, point: int, high: int, *, by_block: bool

@@ -32,7 +32,7 @@ from .barriers import Phase
 from .candidates import Candidates, FullBatchRecompute
 from .regions import FusibleRegion, PassRegion
 from .supplies import Supplies
-from .weave import Making, PassRun, weave
+from .weave import Decision, Making, PassRun, weave
 
 NBYTES = attrgetter("nbytes")
 
@@ -42,7 +42,7 @@ class MapMaking(NamedTuple):
 
     buffer: str
     reader: int
-    making: Making
+    making: Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _regions(
 
 def _made(
     supplies: Supplies, candidates: Candidates, choice: RecomputeChoice
-) -> Iterator[tuple[tuple[str, int], Making]]:
+) -> Iterator[tuple[tuple[str, int], Decision]]:
     """The reads for which the choice recomputes a map."""
     for _, _, recomputed in _regions(candidates, choice):
         for name in recomputed:

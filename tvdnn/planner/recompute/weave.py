@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from math import lcm
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...errors import ScheduleError
 from ...graph import Direction, Graph, Pass, Use
@@ -29,6 +29,9 @@ class Making(Enum):
     CODED = "coded"  # never: the reader finds a code that the first maker left
 
 
+Decision: TypeAlias = Making | int  # a pass: made once from there on, and afresh before
+
+
 class PassRun(NamedTuple):
     """Passes that go through each block together."""
 
@@ -42,7 +45,7 @@ def weave(
     graph: Graph,
     supplies: Supplies,
     runs: Iterable[PassRun],
-    made: Mapping[tuple[str, int], Making],
+    made: Mapping[tuple[str, int], Decision],
     rest: Variant,
     *,
     lasting: bool = True,
@@ -98,7 +101,7 @@ class _Weaver:
         graph: Graph,
         supplies: Supplies,
         runs: Sequence[PassRun],
-        made: Mapping[tuple[str, int], Making],
+        made: Mapping[tuple[str, int], Decision],
         rest: Variant,
         *,
         lasting: bool,
@@ -118,9 +121,13 @@ class _Weaver:
                     known = self._only_run.setdefault(name, number)
                     self._only_run[name] = number if known == number else MANY
         self._contents: dict[str, Written] = {}  # by buffer
-        self._copies: set[str] = set()  # made again since the last use that kept them
+        # Made again since the last use that kept them, each with the place of its reader.
+        self._copies: dict[str, int] = {}
+        self._now = 0  # place of the present reader
         self._of_run: set[str] = set()  # made again in the present run
-        self._undo: list[tuple[str, Written, bool, bool]] = []  # state before the present making
+        self._undo: list[
+            tuple[str, Written, int | None, bool]
+        ] = []  # state before the present making
 
     def segments(self, number: int) -> Iterator[Segment]:
         """The segments of one run and of all that is made again for it."""
@@ -170,7 +177,7 @@ class _Weaver:
 
     def _makers(self, reader: int) -> list[int]:
         """The passes that make again what the reader does not find, each behind its own makers."""
-        found = list[int]()
+        found, self._now = list[int](), self._place[reader]
         for need in reversed(self._needs(reader)):
             if self._made.get((need.use.buffer, reader)) is Making.CODED:
                 continue
@@ -215,9 +222,10 @@ class _Weaver:
         return all(wanted[name] <= held[name] for name in names)
 
     def _roll_back(self) -> None:
-        for name, contents, was_copied, was_made in reversed(self._undo):
+        for name, contents, copied, was_made in reversed(self._undo):
             self._contents[name] = contents
-            (self._copies.add if was_copied else self._copies.discard)(name)
+            self._copies.pop(name, None)
+            self._copies |= {} if copied is None else {name: copied}
             (self._of_run.add if was_made else self._of_run.discard)(name)
 
     def _needs(self, index: int) -> list[SourcedRead]:
@@ -246,8 +254,10 @@ class _Weaver:
         return stays and forward[0] is forward[1] and not lives_by_block
 
     def _stays_until(self, buffer: str, reader: int) -> bool:
-        making = self._made.get((buffer, reader))
-        return making is None or (making is Making.ONCE and buffer in self._copies)
+        making, copied = self._made.get((buffer, reader)), self._copies.get(buffer)
+        if isinstance(making, int):
+            return copied is not None and copied >= self._place[making]
+        return making is None or (making is Making.ONCE and copied is not None)
 
     def _holds(self, need: SourcedRead) -> bool:
         """Whether the buffer holds all channels of the use as the sources wrote them."""
@@ -267,17 +277,18 @@ class _Weaver:
         """Follow the slot of a pass that is no recompute."""
         pass_ = self._graph.passes[index]
         kept = {name for name in pass_.read_buffers if (name, index) not in self._made}
-        self._copies -= kept | pass_.written_buffers
+        for name in self._copies.keys() & (kept | pass_.written_buffers):
+            del self._copies[name]
         self._of_run -= pass_.written_buffers
         self._write(index)
 
     def _recompute(self, index: int) -> None:
         names = self._graph.passes[index].written_buffers
         self._undo += [
-            (name, self._contents.get(name, ()), name in self._copies, name in self._of_run)
+            (name, self._contents.get(name, ()), self._copies.get(name), name in self._of_run)
             for name in names
         ]
-        self._copies |= names
+        self._copies |= dict.fromkeys(names, self._now)
         self._of_run |= names
         self._write(index)
 

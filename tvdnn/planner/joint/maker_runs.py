@@ -1,4 +1,4 @@
-"""Runs: ahead of which segments the makers of maps may run again."""
+"""Maker runs: ahead of which segments the makers of maps may run again."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ from ..recompute.regions import MAPS
 from ..recompute.skeleton import Skeleton
 from ..recompute.supplies import Supply
 
-MOST_RUNS = 1000  # those that many makers ask for are left out first
+# Of makers: ingredients of ingredients are made as far as they are no more. Of the ingredients of
+# maps that backward reads, those that many makers ask for are left out first.
+MOST_RUNS = 1500
 MOST_DEPTH = 6  # of ingredients of ingredients
 
 Uses: TypeAlias = Mapping[str, Mapping[int, int | None]]  # by buffer and segment, the first reader
@@ -19,7 +21,7 @@ RunKey: TypeAlias = tuple[tuple[int, ...], int]  # makers, and a segment
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MakerRun:
     """The makers of a supply, run again ahead of a segment for one of its passes."""
 
     supply: Supply
@@ -31,7 +33,7 @@ class Run:
         return self.supply.passes, self.point
 
 
-class Runs:
+class MakerRuns:
     """All runs of a skeleton: for the readers of maps in backward, and for their makers in turn."""
 
     def __init__(self, skeleton: Skeleton, uses: Uses) -> None:
@@ -61,36 +63,42 @@ class Runs:
             if low < run.point <= high and sources and sources.issubset(run.supply.passes):
                 yield number
 
-    def takes(self, run: Run) -> Iterator[tuple[str, int | None]]:
+    def takes(self, run: MakerRun) -> Iterator[tuple[str, int | None]]:
         """The maps that the makers read, and the run that makes each again at the same point."""
         for name, sources in self._parts(run.supply):
             other = self._asked(sources, run.point, run.reader)
             yield name, self._number.get(other.key) if other else None
 
+    def first_pass(self, segment: int) -> int:
+        return self._segments[segment].slots[0].pass_index
+
     def is_forward(self, segment: int) -> bool:
         passes = (self._graph.passes[slot.pass_index] for slot in self._segments[segment].slots)
         return all(pass_.direction is Direction.FORWARD for pass_ in passes)
 
-    def join(self, run: Run) -> bool:
+    def join(self, run: MakerRun) -> bool:
         """Whether all makers go by block with the segment."""
         segment = [slot.pass_index for slot in self._segments[run.point].slots]
         return join_run(self._graph, segment, run.supply.passes)
 
-    def _found(self) -> dict[RunKey, Run]:
+    def _found(self) -> dict[RunKey, MakerRun]:
         found = {run.key: run for run in self._own()}
         last = [*found.values()]
-        for _ in range(MOST_DEPTH):
+        for depth in range(MOST_DEPTH):
             asked = (
                 self._asked(sources, run.point, run.reader)
                 for run in sorted(last, key=lambda run: len(run.supply.passes))
                 for _, sources in self._parts(run.supply)
             )
             more = {run.key: run for run in asked if run and run.key not in found}
-            last = [*more.values()][: max(0, MOST_RUNS - len(found))]
+            left = MOST_RUNS - len(found)
+            if depth and len(more) > left:
+                break
+            last = [*more.values()][: max(0, left)]
             found |= {run.key: run for run in last}
-        return found
+        return dict(sorted(found.items()))
 
-    def _own(self) -> Iterator[Run]:
+    def _own(self) -> Iterator[MakerRun]:
         """The runs for readers of maps in backward."""
         for name, uses in self._uses.items():
             if self._graph.buffers[name].kind in MAPS:
@@ -99,10 +107,10 @@ class Runs:
                         run = self._asked(self._supplies.sources(name, reader), segment, reader)
                         yield from [run] if run else []
 
-    def _asked(self, sources: frozenset[int], point: int, reader: int) -> Run | None:
+    def _asked(self, sources: frozenset[int], point: int, reader: int) -> MakerRun | None:
         """The run that makes what these passes wrote; None where they may not run again."""
         supply = self._supplies.making(sources, reader) if sources else None
-        return Run(supply, point, reader) if supply and self._may_run(supply) else None
+        return MakerRun(supply, point, reader) if supply and self._may_run(supply) else None
 
     def _may_run(self, supply: Supply) -> bool:
         """Whether forward passes make whole maps from others, none of them inner maps by block."""
