@@ -92,7 +92,7 @@ def test_a_map_made_once_stays_for_later_readers(small: Graph) -> None:
     made = dict.fromkeys(
         (("conv2d0", index) for index in readers_of(small, "conv2d0")), Making.ONCE
     )
-    makers = [["conv2d0 pack again"], ["conv2d0 forward again"], ["relu1 forward again"]]
+    makers = [["conv2d0 pack again"], ["conv2d0 forward again", "relu1 forward again"]]
     assert again_in(woven(small, made)) == makers
 
 
@@ -100,7 +100,7 @@ def test_a_map_made_afresh_is_made_for_each_reader_and_joins_blocks(small: Graph
     readers = readers_of(small, "conv2d0")
     made = dict.fromkeys((("conv2d0", index) for index in readers), Making.AFRESH)
     makers = ["conv2d0 forward again", "relu1 forward again"]
-    ahead = [["conv2d0 pack again"], *([each] for each in makers)]
+    ahead = [["conv2d0 pack again"], makers]
     joined = ["conv2d2 grad_input", *makers, "relu1 grad_input"]
     assert again_in(woven(small, made)) == [*ahead, ["conv2d0 pack again"], joined]
     # Alone they go ahead of the run, which nothing that they read or write stands against.

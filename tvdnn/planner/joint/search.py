@@ -22,10 +22,12 @@ from .lp import JointLP, Solution
 from .orders import JointChoice, Order, orders
 
 LIMIT = 0.92  # share of the arena that live bytes may take in a trial; placement has the rest
+LIMIT_IN_PAGES = 0.985  # of a paged arena
+MANY_PAGES = 512  # of a paged arena from which on sections waste little of their last pages
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
 # places, and plans that leave the link idle for some time lose less by it.
 DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW))
-MOST_ORDERS = 1  # whose programs are rounded
+MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
 WORK = 15_000  # sections of maps and passes in all plans that single changes make
@@ -58,6 +60,8 @@ class JointSearch:
         arena = self.problem.budgets.arena
         assert arena is not None, "without a limit everything is kept"
         self.left, self._usable = self.problem.affordable_plans(WORK), usable_nbytes(arena)
+        self._in_pages = arena >= MANY_PAGES * self.problem.budgets.page_nbytes
+        self._limit = round((LIMIT_IN_PAGES if self._in_pages else LIMIT) * self._usable)
 
     def solved(self) -> list[tuple[Order, Solution]]:
         """The orders whose programs have a solution in the whole arena, the most promising first.
@@ -88,8 +92,8 @@ class JointSearch:
 
     def rounded(self, solved: Sequence[tuple[Order, Solution]]) -> Iterator[JointTrial]:
         """Trials of what dives make of the most promising programs."""
-        for number, (order, _) in enumerate(solved[:MOST_ORDERS]):
-            for share, link_share, rule in DIVES[:1] if number else DIVES:
+        for order, _ in solved[:MOST_ORDERS]:
+            for share, link_share, rule in DIVES:
                 program = self._program(order, share, link_share)
                 solution = program.solve()
                 found = dive(program, solution, rule) if solution else None
@@ -135,11 +139,13 @@ class JointSearch:
 
     def _trial(self, order: Order, choice: JointChoice, below_s: float) -> JointTrial | None:
         graph, costs = self.problem.graph, self.problem.costs
-        skeleton, limit = order.woven(choice), round(LIMIT * self._usable)
+        skeleton, limit = order.woven(choice), self._limit
         if skeleton.compute_s(costs) >= below_s:
             return None
         plan = skeleton.plan_within(limit)
-        steps = schedule_within(graph, plan, costs, limit) if plan else None
+        if plan is None:
+            return None
+        steps = schedule_within(graph, plan, costs, limit, patient=self._in_pages)
         if steps is None or steps.seconds >= below_s:
             return None
         return JointTrial(order, choice, skeleton, steps.seconds)

@@ -1,6 +1,6 @@
 """Passes that go block by block together, and the makers that may join them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...graph import Direction, Graph, Kind, Pass, Use
 
@@ -73,6 +73,24 @@ def num_apart(
         joined.add(pass_)
         number -= 1
     return number
+
+
+def joined_groups(graph: Graph, makers: Iterable[int]) -> Iterator[list[int]]:
+    """The makers in groups that go block by block together.
+
+    What one makes for another of its group exists for one block at a time.
+    """
+    group, joined = list[int](), JoinedPasses()
+    for index in makers:
+        pass_ = graph.passes[index]
+        others = [graph.passes[each] for each in group]
+        alike = all(goes_by_sample(each) and each.domain == pass_.domain for each in others)
+        if group and not (alike and goes_by_sample(pass_) and joined.admits(pass_)):
+            yield group
+            group, joined = [], JoinedPasses()
+        group.append(index)
+        joined.add(pass_)
+    yield from [group] if group else []
 
 
 def is_pack(graph: Graph, pass_: Pass) -> bool:

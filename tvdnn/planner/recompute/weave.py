@@ -15,7 +15,7 @@ from ...graph import Direction, Graph, Pass, Use
 from ...graph.dataflow import Written, outside, span_of, within
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, block_rows, in_blocks
-from .joined_passes import JoinedPasses, is_pack, num_apart
+from .joined_passes import JoinedPasses, is_pack, joined_groups, num_apart
 from .supplies import Supplies
 
 MANY = -1  # runs that use a buffer
@@ -150,8 +150,8 @@ class _Weaver:
     def _in_blocks(
         self, run: PassRun, ahead: Iterable[int], slots: Sequence[Slot]
     ) -> Iterator[Segment]:
-        for index in ahead:
-            yield in_blocks(self._graph, [Slot(index, recompute=True)], self._rest)
+        for group in joined_groups(self._graph, ahead):
+            yield in_blocks(self._graph, [Slot(i, recompute=True) for i in group], self._rest)
         block, indices = run.block, [slot.pass_index for slot in slots]
         passes = [self._graph.passes[index] for index in indices]
         if block is Variant.KEEP and any(slot.recompute for slot in slots):
