@@ -22,6 +22,7 @@ from torch.nn.grad import conv2d_input
 from ..language.channel_ranges import split_even_odd
 from ..language.cost import costing
 from ..language.rounding import stored_reference
+from ..pointwise.activation_math import rectified_reference
 from . import cost
 from .batch_stats import MomentCells, cell_moments, cell_moments_reference
 from .grad_bias import sum_cells_reference
@@ -235,7 +236,7 @@ def conv2d_reference(
             wide = result if bias is None else result.float() + bias
             out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
     if relu:
-        y.relu_()
+        y.copy_(rectified_reference(y))
     if moments is not None and cells is not None:
         cell_moments_reference(y, moments, cells=cells)
 

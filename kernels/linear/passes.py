@@ -8,6 +8,7 @@ from torch.nn import functional
 from ..language import device
 from ..language.cost import costing
 from ..language.rounding import stored_reference
+from ..pointwise.activation_math import rectified_reference
 from ..pointwise.dropout import dropout, dropout_reference
 from ..reduce.partials import sum_rows, sum_rows_reference
 from . import cost
@@ -135,7 +136,7 @@ def linear_reference(
     last_precision = out_precision or precision
     y.copy_(stored_reference(wide, y.dtype, "ieee" if dropout_p > 0.0 else last_precision))
     if relu:
-        y.copy_(torch.relu(y))
+        y.copy_(rectified_reference(y))
     if dropout_p > 0.0:
         assert seed is not None
         place = {"op_id": op_id, "first_sample": first_sample}

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..codec.sign_bits import packed_signs, packed_signs_reference, words_of
 from ..language.rounding import stored, stored_reference
 from ..pointwise.activation import activate_reference
-from ..pointwise.activation_math import activated
+from ..pointwise.activation_math import activated, rectified_reference
 from . import batch_norm_tiles as tiles
 from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
 from .running_stats import is_tracking, load_moments, mean_about, track
@@ -308,7 +308,7 @@ def batch_norm_reference(
             residual = normalized_reference(residual, *residual_by, y.dtype)
         total = (total.float() + residual.float()).to(y.dtype)
     if function == "relu":
-        total = torch.relu(total)
+        total = rectified_reference(total)
     elif function:
         activate_reference(total, total, function=function, coefficient=coefficient)
     y.copy_(stored_reference(total, y.dtype, precision))

@@ -18,7 +18,7 @@ from torch.nn import functional
 from ..language import elementwise
 from ..language.elementwise import block_at, block_channels, block_ptrs, load_values, store_values
 from ..language.rounding import stored, stored_reference
-from .activation_math import activated, grad_by_input, grad_by_output
+from .activation_math import activated, grad_by_input, grad_by_output, rectified_reference
 
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
 BY_EXACT_OUTPUT: Final = ("sigmoid", "tanh")  # 1, without a gradient, where TF32 rounds them up
@@ -184,7 +184,7 @@ def _reads_output(function: str, by_input: bool) -> bool:
 
 def relu_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """Computes `relu` in torch."""
-    y.copy_(stored_reference(torch.relu(x), y.dtype, precision))
+    y.copy_(stored_reference(rectified_reference(x), y.dtype, precision))
 
 
 def relu_grad_reference(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:

@@ -1,6 +1,15 @@
 """A training step as pure data: the traced network, its buffers and its passes."""
 
-from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, ChunkSizes, Kind, section_rows, size_class
+from .buffer import (
+    DTYPE_NBYTES,
+    RUN_CHUNKS,
+    Buffer,
+    ChunkSizes,
+    Fact,
+    Kind,
+    section_rows,
+    size_class,
+)
 from .forms import BITS, CODECS, RAW, Codec, Form, in_form
 from .fusion import POOL_2X2, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
@@ -18,6 +27,7 @@ __all__ = [
     "ChunkSizes",
     "Codec",
     "Direction",
+    "Fact",
     "Form",
     "Graph",
     "GraphVariants",

@@ -22,6 +22,13 @@ class Kind(Enum):
     PARAM_GRAD = "parameter gradient"
 
 
+class Fact(Enum):
+    """What all values have in common that lie in a buffer or that a pass writes."""
+
+    NOT_NEGATIVE = "not negative"  # the sign is 0, of zeros too; NaN may have any sign
+    TF32 = "TF32"  # float32 whose 13 low bits are 0; every NaN has the bits of rounding's NaN
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A dense array whose first axis (samples, row tiles, or groups) is cut into sections."""
@@ -31,6 +38,8 @@ class Buffer:
     shape: tuple[int, ...]
     dtype: str
     section: int  # rows of the first axis in one section, the unit of residency and of copies
+    # Those of the values that forward leaves, until backward writes over them.
+    facts: frozenset[Fact] = field(default=frozenset(), repr=False)
     rows: int = field(init=False, repr=False, compare=False)
     row_nbytes: int = field(init=False, repr=False, compare=False)
 

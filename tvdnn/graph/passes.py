@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .buffer import Buffer
+from .buffer import Buffer, Fact
 from .network import Network, Op
 
 
@@ -95,6 +95,8 @@ class Pass:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
+    # By write, what the values that a launch writes have in common.
+    facts: tuple[frozenset[Fact], ...] = field(default=(), repr=False)
     # By buffer and form that a launch may read or leave, the bytes that it moves beyond `nbytes`.
     form_nbytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
 

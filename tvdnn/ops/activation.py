@@ -125,6 +125,7 @@ RELU = replace(
     of_function("", "relu", {"relu": elementwise_translator("relu")}, "ReLU", by_output=True),
     backward=backward,
     launches={"forward": elementwise("relu"), "grad_input": run_mask},
+    not_negative={"forward"},
     instead_of={"RReLU": "tvdnn.nn.LeakyReLU has a fixed slope"},
 )
 ACTIVATIONS = tuple(chain.from_iterable(map(_activations, (*BY_OUTPUT, *BY_INPUT))))

@@ -302,8 +302,14 @@ BATCH_NORM = Operator(
     },
 )
 FUSED = (
-    BATCH_NORM.untraced("batch_norm_relu", vdnn=""),
+    BATCH_NORM.untraced("batch_norm_relu", vdnn="", not_negative={"forward"}),
     BATCH_NORM.untraced("batch_norm_activation", vdnn=""),
     BATCH_NORM.untraced("batch_norm_add", vdnn="", in_place=True),
-    BATCH_NORM.untraced("batch_norm_add_relu", vdnn="", in_place=True, saves={"input", "output"}),
+    BATCH_NORM.untraced(
+        "batch_norm_add_relu",
+        vdnn="",
+        in_place=True,
+        saves={"input", "output"},
+        not_negative={"forward"},
+    ),
 )

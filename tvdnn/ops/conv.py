@@ -275,6 +275,7 @@ CONV2D_RELU = CONV2D.untraced(
     backward=partial(backward, inner_grad=behind_relu),
     launches={**LAUNCHES, "forward": partial(run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
+    not_negative={"forward"},
 )
 CONV2D_RELU_MAX_POOL2D = CONV2D_RELU.untraced(
     "conv2d_relu_max_pool2d",

@@ -25,6 +25,7 @@ from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
+from .facts import with_facts
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_batched_updates, flush_gradients, take
@@ -119,12 +120,14 @@ def expand(network: Network, settings: Settings) -> Graph:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     ops = {op.name: op for op in b.network.ops} | b.added
     rounding = with_rounding(b.passes if rounds else (), ops, b.buffers)
+    buffers = {name: each for name, each in b.buffers.items() if b.is_buffer(name)}
+    passes, buffers = with_facts(rounding.passes or tuple(b.passes), ops, buffers)
     return Graph(
         traced=traced,
         network=network,
         ops=ops,
-        buffers={name: each for name, each in b.buffers.items() if b.is_buffer(name)},
-        passes=rounding.passes or tuple(b.passes),
+        buffers=buffers,
+        passes=passes,
         inputs=inputs,
         outputs=tuple(dict.fromkeys(handed_out)),
         output_maps=output_maps,

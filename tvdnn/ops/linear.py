@@ -225,6 +225,7 @@ LINEAR_RELU = LINEAR.untraced(
     backward=partial(backward, product_grad=behind_relu),
     launches={**_LAUNCHES, "forward": partial(_run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
+    not_negative={"forward"},
 )
 LINEAR_RELU_DROPOUT = LINEAR_RELU.untraced(
     "linear_relu_dropout",

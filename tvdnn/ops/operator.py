@@ -179,6 +179,10 @@ class Operator:
     if_rounded: str = ""
     # The roles whose passes write no other values than they read.
     copies_values: Set[str] = frozenset()
+    # Whether a NaN that its passes copy may get other bits.
+    changes_nan: bool = False
+    # The roles whose passes first write values that are not negative.
+    not_negative: Set[str] = frozenset()
     # What its passes take as ranges of the channels of wider maps.
     strided: StridedSupport = NOT_STRIDED
     # The most row tiles that its maps may be cut into; None where it takes whole maps only.

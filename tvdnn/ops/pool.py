@@ -96,6 +96,7 @@ MAX_POOL2D = Operator(
     },
     saves={"input"},
     copies_values={"forward"},
+    changes_nan=True,
     strided=STRIDED,
     row_tiles=tiles_of_pools,
     vdnn="all",
