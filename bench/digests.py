@@ -111,7 +111,7 @@ def told(schedule: Schedule) -> list[Any]:
 
 def where(operand: Operand) -> list[Any]:
     place = [operand.space.value, operand.start, operand.stop, operand.offset, operand.nbytes]
-    return place if operand.form == RAW else [*place, operand.form]
+    return place if operand.form == RAW else [*place, str(operand.form)]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OperationNames:
     """The names that a version of Triton has for the operations whose names change."""
 
     load_box: str  # function of `tma` that copies a box from global to shared memory
@@ -40,14 +40,14 @@ class Form:
     widens: bool  # whether `reinterpret` may give a larger view, several rows from any row on
 
 
-BEFORE_3_8: Final = Form(
+BEFORE_3_8: Final = OperationNames(
     "async_copy_global_to_shared", "async_copy_shared_to_global", "_reinterpret", True
 )
-FORMS: Final[dict[tuple[int, int], Form]] = {
+FORMS: Final[dict[tuple[int, int], OperationNames]] = {
     (3, 6): BEFORE_3_8,
     (3, 7): BEFORE_3_8,
-    (3, 8): Form("async_load", "async_store", "_reinterpret", True),
-    (3, 9): Form("async_load", "async_store", "reinterpret", False),
+    (3, 8): OperationNames("async_load", "async_store", "_reinterpret", True),
+    (3, 9): OperationNames("async_load", "async_store", "reinterpret", False),
 }
 HOPPER: Final = (9, 0)
 COST: Final = (

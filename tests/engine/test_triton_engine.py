@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.packing import packing
 from tests.support.running import random_batches
 from tvdnn.engine import Trainer
+from tvdnn.graph import BITMAP, SSDC, TF32, Form, with_share
 from tvdnn.optim import SGD, AdamW
+from tvdnn.planner.policies import POLICIES
 
 BATCH, SHAPE, CLASSES = 3, (3, 4, 6), 4
 CHUNK_SIZE = 1400  # bytes: one or two samples a section
@@ -45,3 +48,15 @@ def test_fused_steps_have_the_bits_of_plain_ones(
     fused, plain = (trained(device, policy, spec, dtype) for policy in ("keep", "vdnn-all:m"))
     assert all(torch.equal(one, other) for one, other in zip(fused, plain, strict=True))
     assert all(torch.isfinite(value).all() for value in fused)
+
+
+@pytest.mark.filterwarnings("ignore:.*packed codes of a step:RuntimeWarning")
+@pytest.mark.parametrize("form", [TF32, with_share(BITMAP, 0.25), with_share(SSDC, 0.25)], ids=str)
+def test_steps_with_codes_have_the_bits_of_plain_ones(
+    device: torch.device, form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every map that may rest in the form does so; packed codes have more values than room."""
+    monkeypatch.setitem(POLICIES, "packing", packing(form))
+    spec = SGD(lr=0.05, momentum=0.9)
+    coded, plain = (trained(device, policy, spec, "tf32") for policy in ("packing", "keep"))
+    assert all(torch.equal(one, other) for one, other in zip(coded, plain, strict=True))

@@ -11,9 +11,10 @@ from tests.support.schedules.coded import (
     MAP_NBYTES,
     coded_graph,
 )
-from tvdnn.graph import BITS, RAW, Buffer, Direction, Kind, Pass, Use
+from tvdnn.graph import BITMAP, BITS, RAW, Buffer, Direction, Kind, Pass, Use, with_share
 from tvdnn.planner.ir.costs import HostLink, Profile, Roofline, form_choices
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.timing.calibrate import CalibratedCosts, recode_name
 
 LINK = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
 TWO = (("a", BITS), ("b", BITS))
@@ -51,6 +52,16 @@ def test_a_recode_is_interpolated_over_its_raw_bytes() -> None:
     assert taken == [1.0, 1.0, 1.5, 2.0, 8.0]
     with pytest.raises(KeyError):
         costs.recode_s(buffer, 1, BITS, RAW)
+
+
+def test_recodes_of_packed_codes_take_the_same_seconds_whatever_the_capacity() -> None:
+    samples = {(BITMAP, RAW, "bfloat16"): ((256, 1.0),)}
+    costs = CalibratedCosts(
+        Profile("by hand", LINK, {}, samples), {recode_name(BITMAP, RAW): 3.0}, LINK
+    )
+    buffer = Buffer("m", Kind.MAP, (64, 16), "bfloat16", 8)
+    forms = [with_share(BITMAP, share) for share in (0.0, 0.3, 1.0)]
+    assert [costs.recode_s(buffer, 8, form, RAW) for form in forms] == [3.0] * 3
 
 
 def test_a_data_sheet_counts_the_bytes_of_both_forms() -> None:

@@ -1,6 +1,7 @@
 """Random chains, plans, budgets and chunk sizes: checked, run in any order, identical to keep."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -16,13 +17,13 @@ from tests.support.networks import random_chain
 from tests.support.plans import random_plan
 from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
-from tvdnn.graph import Graph
+from tvdnn.graph import RAW, Graph
 from tvdnn.ops import concat_views
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
-from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.ir.schedule import Action, Schedule, counts_nbytes
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies.keep import keep
@@ -111,6 +112,39 @@ def test_any_plan_of_codes_equals_keep() -> None:
         )
 
 
+@examples(EXAMPLES // 4, **CHAIN, fuse=st.booleans())
+def test_any_plan_of_restored_codes_equals_keep(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int, fuse: bool
+) -> None:
+    """Maps are encoded, rest on the device or on the host, and are decoded."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES, forks=rng.random() < 0.3)
+    how = {"dtype": rng.choice(("tf32", "tf32", "bf16", "fp32")), "fuse": fuse}
+    assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed, **how)
+
+
+def test_plans_have_codes_of_every_codec_that_are_decoded() -> None:
+    """Some are on the host meanwhile. Some have a tail, and some need none."""
+    decoded, away, tails = Counter[str](), Counter[str](), Counter[tuple[str, bool]]()
+    for seed in range(20):
+        rng = random.Random(seed)
+        net, x = random_chain(rng, 3, 8, CLASSES), torch.empty(5, 3, 8, 8)
+        graph = training_graph(net, x, dtype="tf32", chunk_size=3000, fuse=seed % 2 == 0)
+        schedule = lower(graph, random_plan(graph, rng), random_costs(rng))
+        check(schedule)
+        for step in schedule.steps:
+            form = step.reads[0].form if step.reads else RAW
+            if step.action is Action.RECODE and form != RAW:
+                decoded[form.codec] += 1
+                tails[form.codec, len(step.reads) > 1] += 1
+            if step.action is Action.COPY and form != RAW:
+                away[form.codec] += 1
+    assert decoded.keys() == away.keys() == {"tf32", "bitmap", "ssdc"}
+    packed = {(codec, has_tail) for codec in ("bitmap", "ssdc") for has_tail in (False, True)}
+    assert tails.keys() == {("tf32", False), *packed}
+
+
 def assert_equals_keep(
     net: nn.Module,
     rng: random.Random,
@@ -129,5 +163,6 @@ def assert_equals_keep(
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
     assert result.touched_nbytes == schedule.arena_nbytes
-    assert schedule.peak_nbytes == graph.fixed_nbytes + schedule.arena_nbytes
+    outside = graph.fixed_nbytes + counts_nbytes(schedule.num_counts)
+    assert schedule.peak_nbytes == outside + schedule.arena_nbytes
     assert schedule.peak_nbytes <= schedule.budget_nbytes

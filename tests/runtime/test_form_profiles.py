@@ -9,9 +9,9 @@ import torch
 
 from tests.networks.sign_bits import NETWORKS
 from tvdnn.engine import training_graph
-from tvdnn.graph import BITS, RAW, Graph
+from tvdnn.graph import BITMAP, BITS, RAW, SSDC, TF32, Buffer, Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Forms, HostLink, form_choices
+from tvdnn.planner.ir.costs import Forms, HostLink, RecodeKind, form_choices
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.runtime import launch_timer, profiler, recode_timer
 from tvdnn.runtime.binding import ByteViews, Call
@@ -22,7 +22,7 @@ from tvdnn.units import KIB, MIB
 
 CPU = torch.device("cpu")
 KIND = (RAW, BITS, "bfloat16")
-LIMIT = 24 * MIB  # room for a recode of 16 MiB of raw values
+LIMIT = 6 * MIB  # room for a recode of 4 MiB of raw values to bits
 
 
 @pytest.fixture(scope="module")
@@ -93,31 +93,76 @@ def test_the_key_of_a_pass_tells_its_forms_but_not_its_name(graph: Graph) -> Non
     assert len(alike) > len({keys[i][1] for i in alike})
 
 
-def test_recodes_are_those_of_forms_that_a_pass_reads(graph: Graph) -> None:
-    assert recodes_of(graph) == (KIND,)
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4))
-    assert recodes_of(training_graph(net, torch.empty(5, 3, 4, 4))) == ()
+def packed(dtype: str) -> tuple[RecodeKind, ...]:
+    """The recodes of packed codes."""
+    return tuple((*ends, dtype) for form in (BITMAP, SSDC) for ends in ((RAW, form), (form, RAW)))
 
 
+def test_recodes_are_those_of_forms_that_a_pass_reads_or_a_map_may_rest_in(graph: Graph) -> None:
+    assert recodes_of(graph) == (KIND, *packed("bfloat16"))
+
+
+def test_recodes_of_maps_that_can_be_restored_go_both_ways() -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 2), torch.nn.Flatten()
+    )
+    graph = training_graph(net, torch.empty(5, 3, 4, 4), dtype="tf32")
+    both = (RAW, TF32, "float32"), (TF32, RAW, "float32")
+    assert recodes_of(graph) == (*both, *packed("float32"))
+    assert recodes_of(training_graph(net, torch.empty(5, 3, 4, 4))) == packed("float32")
+
+
+@pytest.mark.parametrize("kind", packed("bfloat16"), ids=str)
+def test_packed_codes_are_measured_on_values_half_of_which_are_zero(
+    graph: Graph, kind: RecodeKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads have room for all. Each turn has a count of its own, and the first clears all."""
+    monkeypatch.setattr(launch_timer, "cache_nbytes", lambda _: MIB)
+    given = list[tuple[ByteViews, tuple[Step, ...]]]()
+    bind = recode_timer.bind_recode
+
+    def spied(buffer: Buffer, step: Step, memory: ByteViews, kernels: object) -> Call:
+        given.append((memory, (step,)))
+        return bind(buffer, step, memory, kernels)
+
+    monkeypatch.setattr(recode_timer, "bind_recode", spied)
+    scratch = Scratch(graph, CPU, "torch", 4 * MIB)
+    calls = recode_calls(scratch, kind, 64 * KIB)
+    steps = [step for _, (step,) in given[-len(calls) :]]
+    memory = given[-1][0]
+    values = {each.offset: memory.bytes_of(each).clone() for each in steps[0].writes}
+    for _ in range(2):
+        for call in calls:
+            call()
+    assert len({step.count_word for step in steps}) == len(calls) > 1
+    assert all(0.45 < count / (32 * KIB) < 0.55 for count in memory.counts.tolist())
+    if kind[1] == RAW:  # the turns restored what was encoded before
+        assert all(
+            torch.equal(memory.bytes_of(each), values[each.offset]) for each in steps[0].writes
+        )
+
+
+@pytest.mark.parametrize("kind", [KIND, (RAW, TF32, "float32"), (TF32, RAW, "float32")], ids=str)
 @pytest.mark.parametrize("limit", [0, 64 * KIB, MIB, LIMIT])
 def test_recodes_stay_inside_scratch(
-    graph: Graph, limit: int, bound: list[Step], monkeypatch: pytest.MonkeyPatch
+    graph: Graph, kind: RecodeKind, limit: int, bound: list[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least size is measured on any scratch. Turns take bytes of their own."""
     monkeypatch.setattr(launch_timer, "cache_nbytes", lambda _: MIB)
-    sizes = recoded_sizes(KIND, limit)
+    sizes = recoded_sizes(kind, limit)
     assert sizes == SIZES[: len(sizes)]
     scratch = Scratch(graph, CPU, "torch", limit)
     for nbytes in sizes:
         bound.clear()
-        for call in recode_calls(scratch, KIND, nbytes):
+        for call in recode_calls(scratch, kind, nbytes):
             call()
         operands = [each for step in bound for each in (*step.reads, *step.writes)]
         ends = sorted((each.offset, each.end) for each in operands)
         assert all(one[1] <= other[0] for one, other in pairwise(ends))
         assert ends[-1][1] <= max(limit, 2 * SIZES[0])
-        assert {step.reads[0].nbytes for step in bound} == {nbytes}
-        assert {step.writes[0].nbytes for step in bound} == {nbytes // 16}
+        taken = {each.form: each.nbytes for each in operands}
+        (code,) = taken.keys() - {RAW}
+        assert taken == {RAW: nbytes, code: nbytes * (9 if code == TF32 else 1) // 16}
     assert (len(sizes) == 1) == (limit < 128 * KIB)
 
 
@@ -153,13 +198,16 @@ def test_a_profile_holds_every_form_and_recode(graph: Graph, measured: list[obje
         taken = [found.launch_s(pass_, pass_.domain, forms) for forms in choices]
         rows = max(found.samples[pass_.name][frozenset()])[0]
         assert taken == [(2.0 if forms else 1.0) * pass_.domain / rows for forms in choices]
-    assert found.recodes.keys() == {KIND}
-    assert [nbytes for nbytes, _ in found.recodes[KIND]] == list(recoded_sizes(KIND, LIMIT))
-    every = sum(len(form_choices(each)) for each in graph.passes) + 1
+    kinds = recodes_of(graph)
+    assert found.recodes.keys() == set(kinds)
+    for kind in kinds:
+        assert [nbytes for nbytes, _ in found.recodes[kind]] == list(recoded_sizes(kind, LIMIT))
+    every = sum(len(form_choices(each)) for each in graph.passes) + len(kinds)
     assert told == [number / every for number in range(1, every + 1)]
 
     measured.clear()
     assert profile(graph, **options) == found
     assert measured == []
     less = profile(graph, **{**options, "limit": MIB})
-    assert len(measured) == len(less.recodes[KIND]) == len(recoded_sizes(KIND, MIB))
+    assert len(measured) == sum(len(recoded_sizes(kind, MIB)) for kind in kinds)
+    assert len(less.recodes[KIND]) == len(recoded_sizes(KIND, MIB))

@@ -7,10 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.schedules import restored
 from tests.support.schedules.coded import BATCH, WIDTH, Rest, coded_schedule
 from tests.support.schedules.maker import ScheduleMaker, buffer, graph_of, launchable
-from tvdnn.graph import BITS, Graph, Kind, Pass, Use
+from tests.support.schedules.restored import restored_graph, restored_schedule
+from tvdnn.graph import (
+    BITMAP,
+    BITS,
+    RAW,
+    SSDC,
+    TF32,
+    Form,
+    Graph,
+    Kind,
+    Pass,
+    Use,
+    capacity_of,
+    with_share,
+)
 from tvdnn.kernels.codec.sign_bits import packed_signs_reference, passes_reference
+from tvdnn.kernels.language.rounding import stored_reference
+from tvdnn.kernels.pointwise.activation_math import rectified_reference
 from tvdnn.ops.bind_pass import BoundPass
 from tvdnn.ops.operator import Control, Launch
 from tvdnn.planner.ir.schedule import Schedule
@@ -53,9 +70,25 @@ RUNS: Mapping[str, Callable[[Launch], None]] = {
 @pytest.fixture(autouse=True)
 def hand_made_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind_pass(graph: Graph, pass_: Pass) -> BoundPass:
-        return BoundPass(RUNS[pass_.name], {}, "ieee", (), "ieee")
+        names = {each.name for each in graph.passes}
+        runs = RUNS if names <= RUNS.keys() else RESTORED_RUNS
+        return BoundPass(runs[pass_.name], {}, "ieee", (), "ieee")
 
     monkeypatch.setattr(binding, "bind_pass", bind_pass)
+
+
+def weigh(launch: Launch) -> None:
+    m, z = launch.reads
+    launch.writes[0].copy_(m + z)
+
+
+def make_rounded(launch: Launch) -> None:
+    """Values that are not negative, rounded to TF32."""
+    (x,), (m,) = launch.reads, launch.writes
+    m.copy_(stored_reference(rectified_reference(x - 0.25), torch.float32, "tf32"))
+
+
+RESTORED_RUNS = {"make": make_rounded, "use": use, "square": square, "weigh": weigh}
 
 
 def no_tensors() -> Tensors:
@@ -63,14 +96,24 @@ def no_tensors() -> Tensors:
     return Tensors({}, {}, Control(torch.zeros(8), word, word.long()))
 
 
-def ran(schedule: Schedule, x: Tensor, *, seed: int | None, by_unit: bool) -> Tensor:
-    """The output of one step over poisoned memory."""
+def ran(
+    schedule: Schedule,
+    x: Tensor,
+    *,
+    seed: int | None,
+    by_unit: bool,
+    counts: Tensor | None = None,
+    kernels: SimpleNamespace | None = None,
+) -> Tensor:
+    """The output of one step over poisoned memory. The words for counts are `counts`."""
     arena, slab = (
         torch.full((nbytes,), POISON, dtype=torch.uint8)
         for nbytes in (schedule.arena_nbytes, schedule.slab_nbytes)
     )
-    memory = ByteViews(arena, slab)
-    calls = bind(schedule, memory, no_tensors(), kernel_set("torch"), by_unit=by_unit)
+    counts = torch.full((schedule.num_counts,), -7, dtype=torch.int32) if counts is None else counts
+    memory = ByteViews(arena, slab, counts)
+    kernels = kernel_set("torch") if kernels is None else kernels
+    calls = bind(schedule, memory, no_tensors(), kernels, by_unit=by_unit)
     buffers = schedule.graph.buffers
     for place in input_places(schedule)["x"]:
         place_view(memory, buffers["x"], place).copy_(x[place.start : place.stop])
@@ -79,9 +122,9 @@ def ran(schedule: Schedule, x: Tensor, *, seed: int | None, by_unit: bool) -> Te
     return place_view(memory, buffers["g"], place).clone()
 
 
-def signed(seed: int) -> Tensor:
+def signed(seed: int, rows: int = BATCH) -> Tensor:
     """Values of both signs, zeros of both signs and NaN."""
-    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(seed))
+    x = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
     x[0, :4] = torch.tensor([0.25, -0.0, torch.nan, torch.inf])
     return x
 
@@ -98,6 +141,47 @@ def test_a_code_does_what_its_map_does(rest: Rest, by_unit: bool) -> None:
         expected = torch.where(~(m <= 0), 4 * m * m, 0.0)
         found = ran(schedule, x, seed=seed, by_unit=by_unit)
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+RESTORING = (
+    TF32,
+    *(form._replace(share=share) for form in (BITMAP, SSDC) for share in (0, 1, 100, 255, 256)),
+)
+
+
+@pytest.mark.parametrize("form", RESTORING, ids=str)
+@pytest.mark.parametrize("by_unit", [False, True])
+def test_a_decoded_map_has_the_bits_of_the_map(form: Form, by_unit: bool) -> None:
+    """In every order, with a short last section, and the codes of two sections on the host."""
+    schedule = restored_schedule(form)
+    check(schedule)
+    for number, seed in enumerate(SEEDS):
+        x = signed(number, restored.BATCH)
+        m = stored_reference(rectified_reference(x - 0.25), torch.float32, "tf32")
+        expected = m + 4 * m * m
+        found = ran(schedule, x, seed=seed, by_unit=by_unit)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("form", [BITMAP, SSDC], ids=str)
+@pytest.mark.parametrize("beyond", [0, 1, 2, 30])
+def test_capacities_of_none_short_exact_and_full(form: Form, beyond: int) -> None:
+    """Sections have as many values as heads have room for, or some more. Each is counted."""
+    form = with_share(form, 0.5)
+    schedule = restored_schedule(form)
+    m = restored_graph().buffers["m"]
+    x = torch.full((restored.BATCH, WIDTH), -1.0)
+    expected = list[int]()
+    for section in range(m.num_sections):
+        start, stop = m.bounds(section)
+        values = x[start:stop].view(-1)
+        count = min(values.numel(), capacity_of(m, section, form) + beyond)
+        values[:count] = 1.25
+        expected.append(count)
+    counts = torch.full((schedule.num_counts,), 99, dtype=torch.int32)
+    found = ran(schedule, x, seed=3, by_unit=False, counts=counts)
+    assert torch.equal(found, torch.where(x > 0, 1.0 + 4.0, 0.0))
+    assert counts.tolist() == expected
 
 
 def test_a_recode_is_bound_to_the_launcher_of_its_forms() -> None:
@@ -118,15 +202,15 @@ def test_a_recode_is_bound_to_the_launcher_of_its_forms() -> None:
             ]
 
 
-@pytest.mark.parametrize("order", [("raw", BITS), (BITS, "raw")])
-def test_codes_of_inputs_and_outputs_are_not_their_places(order: tuple[str, str]) -> None:
+@pytest.mark.parametrize("order", [(RAW, BITS), (BITS, RAW)])
+def test_codes_of_inputs_and_outputs_are_not_their_places(order: tuple[Form, Form]) -> None:
     """An output is handed out raw. Its code is poisoned after its last use."""
     both = buffer("x", 2, 8, 1, Kind.INPUT)
     passes = [launchable("look", 2, 1, (Use("x", forms=(BITS,)),), ())]
     maker = ScheduleMaker(graph_of([both], passes, ("x",), ("x",)), arena_nbytes=66)
     for form in order:
         maker.place("x", 64 if form == BITS else 0, form=form)
-    maker.recode("x", 0, 2, "raw", BITS)
+    maker.recode("x", 0, 2, RAW, BITS)
     maker.launch("look", 0, 2, (("x", BITS),))
     schedule = maker.build()
     assert {place.offset for place in input_places(schedule)["x"]} == {0}

@@ -7,7 +7,21 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_be_separate
+from tvdnn.graph import (
+    CODECS,
+    SHARES,
+    Buffer,
+    Direction,
+    Fact,
+    Form,
+    Graph,
+    Kind,
+    Need,
+    Pass,
+    Use,
+    is_packed,
+    must_be_separate,
+)
 from tvdnn.planner.ir.plan import HOST, Bridge, Plan, Segment, Slot
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
@@ -26,8 +40,10 @@ def random_plan(graph: Graph, rng: random.Random) -> Plan:
     """A plan of `graph` drawn from all that the data model can say of it."""
     turns = ordered(graph, recomputed(graph, rng))
     segments = tuple(_random_segments(graph, turns, rng))
-    bridges = (*_random_transfers(graph, segments, rng), *_random_codes(graph, segments, rng))
-    return Plan("random", segments, bridges)
+    transfers = list(_random_transfers(graph, segments, rng))
+    codes = list(_random_codes(graph, segments, rng))
+    restored = _random_restored(graph, segments, rng)
+    return Plan("random", segments, (*_apart_from(restored, transfers), *codes, *restored))
 
 
 def recomputed(graph: Graph, rng: random.Random) -> list[Slot]:
@@ -179,6 +195,53 @@ def _random_codes(
             if use.buffer in since:
                 since[use.buffer].append(number)
         since |= {use.buffer: [number] for use in pass_.writes if use.channels is None}
+
+
+def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Random) -> list[Bridge]:
+    """Codes that are decoded again, each behind a use and before a later read."""
+    slots = [slot for segment in segments for slot in segment.slots]
+    since: dict[str, tuple[list[Form], list[int]]] = {}  # by buffer, fitting forms and uses
+    found = []
+    for number, slot in enumerate(slots):
+        pass_ = graph.passes[slot.pass_index]
+        for name in dict.fromkeys(use.buffer for use in pass_.reads):
+            forms, uses = since.get(name, ([], []))
+            if forms and rng.random() < 0.5:
+                count = graph.buffers[name].num_sections
+                first = rng.randrange(count) if rng.random() < 0.5 else 0
+                sections = first, rng.randint(1, count - first)
+                tier, earliest = rng.choice((None, None, HOST)), rng.randint(0, number)
+                places = rng.choice(uses), number, earliest
+                found.append(Bridge(name, *sections, *places, _drawn(rng.choice(forms), rng), tier))
+                uses.clear()
+            uses.append(number)
+        for use, facts in zip(pass_.writes, pass_.facts, strict=True):
+            buffer = graph.buffers[use.buffer]
+            forms = [] if use.channels or use.whole else _restoring(buffer, facts)
+            since[use.buffer] = forms, [number]
+    return found
+
+
+def _restoring(buffer: Buffer, facts: frozenset[Fact]) -> list[Form]:
+    """The forms that give values of these facts back."""
+    if buffer.kind not in MOVED_KINDS:
+        return []
+    codecs = [each for each in CODECS.values() if each.gives is Need.VALUES]
+    fitting = [each for each in codecs if each.fits(buffer) and each.asks <= facts]
+    return [Form(each.name) for each in fitting]
+
+
+def _drawn(form: Form, rng: random.Random) -> Form:
+    """The form, with the capacity of a head that few or many values overflow."""
+    return form._replace(share=rng.choice((0, 1, 100, 140, SHARES))) if is_packed(form) else form
+
+
+def _apart_from(restored: Sequence[Bridge], transfers: Iterable[Bridge]) -> Iterable[Bridge]:
+    """The transfers over whose gaps their buffer is not coded to be restored."""
+    for each in transfers:
+        codes = [other for other in restored if other.buffer == each.buffer]
+        if all(each.needed_by <= it.after or each.after >= it.needed_by for it in codes):
+            yield each
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

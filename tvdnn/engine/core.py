@@ -31,6 +31,7 @@ from .build import (
     default_costs,
     with_chunks,
 )
+from .code_counts import CodeCount, CodeCounts
 from .computed_weights import ComputedParameters
 from .control import make_control
 from .engine_request import EngineRequest, Resolved
@@ -73,6 +74,7 @@ class Core:
         self.runners: dict[Hashable, Runner] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._replanner = Replanner()
+        self._code_counts = CodeCounts()
         self.measures_next = False
         self.closed = False
         self.preparations = 0  # counts; each one overwrites the maps in the arena
@@ -139,20 +141,28 @@ class Core:
         self.costs.pop(key, None)
         self._resolved.pop(key, None)
         self._replanner.forget(key)
+        self._code_counts.forget(key)
 
     def run(self, key: Hashable, half: int = 0) -> None:
         """Run one half of the step of the runner for `key`; watch the first steps."""
-        if self._replanner.run(key, self.runners[key], self.costs[key], half):
+        runner, costs = self.runners[key], self.costs[key]
+        if self._replanner.run(key, runner, costs, half):
             self._ask(key)
+        if half == len(runner.halves) - 1:
+            self._code_counts.follow(key, runner, costs, self._pinned_budget)
 
     def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction."""
         return self._replanner.feedback(key)
 
+    def code_counts(self, key: Hashable) -> tuple[CodeCount, ...]:
+        """The most values of each packed code in the steps of the present plan for `key`."""
+        return self._code_counts.of(key)
+
     @property
     def replanning(self) -> bool:
         """Whether a new plan is being made, or waits for the step that takes it over."""
-        return bool(self._replanner.pending)
+        return bool(self._replanner.pending or self._code_counts.pending)
 
     def wait_for_plans(self) -> tuple[Hashable, ...]:
         """Wait until no new plan is being made; returns the keys of the new plans.
@@ -160,8 +170,10 @@ class Core:
         The next step for such a key takes the new plan over.
         """
         self._replanner.wait()
+        self._code_counts.wait()
         present = self.states.keys()
-        return tuple(key for key in self._replanner.pending if key in present)
+        pending = dict.fromkeys((*self._replanner.pending, *self._code_counts.pending))
+        return tuple(key for key in pending if key in present)
 
     def _watch(self, key: Hashable) -> None:
         """Watch the first steps of the runner for `key` if they are predicted and can be timed."""
@@ -171,26 +183,36 @@ class Core:
             self._replanner.watch(key, StepWatch(runner, predicted_s))
 
     def _ask(self, key: Hashable) -> None:
-        """Have the plan for `key` made anew, within the bytes of the slab as it is.
+        """Have the plan for `key` made anew."""
+        choice = self._resolved[key].choice
+        self._replanner.ask(key, choice.policy, choice.lead, self._pinned_budget)
+
+    @property
+    def _pinned_budget(self) -> int:
+        """The host budget of new plans: the bytes of the slab as it is.
 
         To pin more host memory would stop training for seconds.
         """
-        choice, given = self._resolved[key].choice, self.requested.host_budget
-        host_budget = self.slab.nbytes if given is None else min(given, self.slab.nbytes)
-        self._replanner.ask(key, choice.policy, choice.lead, host_budget)
+        given = self.requested.host_budget
+        return self.slab.nbytes if given is None else min(given, self.slab.nbytes)
 
     def _replace_plan(self, key: Hashable, updates: UpdatesOf) -> None:
         """Take over new costs for `key`, if they are there, and a plan that is faster by them."""
         answer = self._replanner.answer(key)
-        if answer is None:
-            return
-        self.costs[key] = answer.costs
-        if answer.schedule is not None:
-            present = self.runners[key]
-            self._synchronize()  # the step before may still run
-            present.close()
-            self.runners[key] = self._runner_of(answer.schedule, self._resolved[key], updates)
-            self._replanner.taken_over(key, present.schedule)
+        if answer is not None:
+            self.costs[key] = answer.costs
+            if answer.schedule is not None:
+                present = self.runners[key].schedule
+                self._replace_runner(key, answer.schedule, updates)
+                self._replanner.taken_over(key, present)
+        roomy = self._code_counts.answer(key, self.runners[key].schedule)
+        if roomy is not None:
+            self._replace_runner(key, roomy, updates)
+
+    def _replace_runner(self, key: Hashable, schedule: Schedule, updates: UpdatesOf) -> None:
+        self._synchronize()  # the step before may still run
+        self.runners[key].close()
+        self.runners[key] = self._runner_of(schedule, self._resolved[key], updates)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -223,6 +245,7 @@ class Core:
         self.runners.clear()
         self.module.forget_copies()
         self._replanner.drop_all()
+        self._code_counts.drop_all()
 
     def close(self) -> None:
         """Give back arena and graphs, and the slab where it is the core's own."""

@@ -30,6 +30,7 @@ from .build import (
     resolve_dtype,
     training_settings,
 )
+from .code_counts import CodeCount
 from .core import Core
 from .engine_request import EngineRequest, is_sized, requested_choice
 from .gradient_checks import check_no_hooks, check_saving
@@ -175,6 +176,14 @@ class Trainer:
     def replanning(self) -> bool:
         """Whether a new plan is being made in another process, or waits for the next step."""
         return self._core.replanning
+
+    @property
+    def code_counts(self) -> tuple[CodeCount, ...]:
+        """The most values of each packed code in steps on a batch like the example.
+
+        They are those of the present plan, and wait for all steps.
+        """
+        return self._core.code_counts(self._steps.key(self._batches.first))
 
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Calibration:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""

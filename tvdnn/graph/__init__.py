@@ -2,27 +2,49 @@
 
 from .buffer import (
     DTYPE_NBYTES,
+    RAW,
     RUN_CHUNKS,
+    SHARES,
     Buffer,
     ChunkSizes,
     Fact,
+    Form,
     Kind,
     section_rows,
     size_class,
 )
-from .forms import BITS, CODECS, RAW, Codec, Form, in_form
+from .forms import (
+    BITMAP,
+    BITS,
+    CODECS,
+    SSDC,
+    TF32,
+    Codec,
+    capacity_of,
+    codec_of,
+    fits,
+    in_form,
+    is_packed,
+    may_rest_in,
+    tail_of,
+    with_share,
+)
 from .fusion import POOL_2X2, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use, must_be_separate, overlap
 from .variants import GraphVariants
 
 __all__ = [
+    "BITMAP",
     "BITS",
     "CODECS",
     "DTYPE_NBYTES",
     "POOL_2X2",
     "RAW",
     "RUN_CHUNKS",
+    "SHARES",
+    "SSDC",
+    "TF32",
     "Buffer",
     "ChunkSizes",
     "Codec",
@@ -39,11 +61,18 @@ __all__ = [
     "Pass",
     "Use",
     "Value",
+    "capacity_of",
     "channels_per_code_byte",
+    "codec_of",
+    "fits",
     "fuse",
     "in_form",
+    "is_packed",
+    "may_rest_in",
     "must_be_separate",
     "overlap",
     "section_rows",
     "size_class",
+    "tail_of",
+    "with_share",
 ]

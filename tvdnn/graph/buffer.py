@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from typing import Final, NamedTuple
 
 # Bytes of an element.
 DTYPE_NBYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1}
@@ -27,6 +28,26 @@ class Fact(Enum):
 
     NOT_NEGATIVE = "not negative"  # the sign is 0, of zeros too; NaN may have any sign
     TF32 = "TF32"  # float32 whose 13 low bits are 0; every NaN has the bits of rounding's NaN
+
+
+class Form(NamedTuple):
+    """How the values of a section lie: raw, or as the code of a codec.
+
+    A code whose size depends on the values has a head of fixed size, which holds up to its capacity
+    of values. The others lie in its tail, which has room for all of them.
+    """
+
+    codec: str
+    share: int = 0  # the capacity of a head, in 256ths of the values
+    tail: bool = False  # the tail alone
+
+    def __str__(self) -> str:
+        name = f"{self.codec} {self.share}/{SHARES}" if self.share else self.codec
+        return f"tail of {name}" if self.tail else name
+
+
+SHARES: Final = 256
+RAW: Final = Form("raw")
 
 
 @dataclass(frozen=True, slots=True)

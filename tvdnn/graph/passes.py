@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .buffer import Buffer, Fact
+from .buffer import Buffer, Fact, Form
 from .network import Network, Op
 
 
@@ -40,8 +40,8 @@ class Use:
     halo: tuple[int, int] = (0, 0)  # pixel rows above and below its row tile that it reads
     neighbour: int = 0  # -1, 1: the section before, after (at an end of the map the last); 0: own
     shape: tuple[int, ...] = ()  # of a sample where a view gives another than the buffer's
-    forms: tuple[str, ...] = ()  # of a read, the forms besides raw that the kernel can read
-    also: tuple[str, ...] = ()  # of a write, the forms that the kernel can leave beside raw
+    forms: tuple[Form, ...] = ()  # of a read, the forms besides raw that the kernel can read
+    also: tuple[Form, ...] = ()  # of a write, the forms that the kernel can leave beside raw
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
@@ -98,7 +98,7 @@ class Pass:
     # By write, what the values that a launch writes have in common.
     facts: tuple[frozenset[Fact], ...] = field(default=(), repr=False)
     # By buffer and form that a launch may read or leave, the bytes that it moves beyond `nbytes`.
-    form_nbytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    form_nbytes: Mapping[tuple[str, Form], float] = field(default_factory=dict)
 
     @property
     def splittable(self) -> bool:

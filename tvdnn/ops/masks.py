@@ -5,7 +5,7 @@ A mask needs no more of a map than the signs of its values, which some kernels r
 
 from dataclasses import dataclass, field
 
-from ..graph import BITS, CODECS, Form, Kind, Need, Op, Use
+from ..graph import BITS, Form, Kind, Need, Op, Use, may_rest_in
 from .gradient_terms import Gradients
 
 
@@ -58,7 +58,7 @@ class Masks(Gradients):
         A range has none, nor a view.
         """
         home = self.buffer_of[value]
-        fits = self.is_buffer(home) and CODECS[BITS].fits(self.buffers[home])
+        fits = self.is_buffer(home) and may_rest_in(self.buffers[home], BITS)
         return (BITS,) if fits else ()
 
     def signs_of(self, value: str) -> Use:

@@ -33,7 +33,7 @@ def memory_table(schedule: Schedule, timeline: Timeline) -> Table:
     """Device memory by kind at the moment of most use, with the free bytes of the arena."""
     held = fullest(schedule, timeline)
     free = schedule.arena_nbytes - sum(held.values())
-    parts = {**schedule.graph.fixed, **held, "free in the arena": free}
+    parts = {**schedule.fixed, **held, "free in the arena": free}
     table = Table(title="device memory at its fullest", **LOOK)
     table.add_column("what")
     for heading in ("bytes", "share"):
@@ -73,7 +73,7 @@ def busy_shares(spans: Sequence[Span], step_s: float, cells: int) -> list[float]
 
 def memory_levels(schedule: Schedule, timeline: Timeline, cells: int) -> list[float]:
     """The most device bytes in use in each of `cells` equal slices of the step."""
-    fixed = schedule.graph.fixed_nbytes
+    fixed = sum(schedule.fixed.values())
     step_s = timeline.step_s  # a pass over all spans
     levels = [0.0] * cells
     current = float(fixed)

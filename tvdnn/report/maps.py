@@ -50,7 +50,7 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
             continue
         last = last_reads.get(name)
         forms = coded.get(name, {})
-        means = sorted({*forms.values()})
+        means = sorted({str(form) for form in forms.values()})
         raw = _decision(schedule, name, last, away, recomputed)
         if not means or raw in ("offload", "recompute"):
             means.append(raw)

@@ -152,7 +152,7 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
 def _decision(row: MapRow) -> str:
     parts = []
     for means in row.decision.split(BOTH):
-        coded = row.sections_coded if means in CODECS else 0
+        coded = row.sections_coded if means.split()[0] in CODECS else 0
         count = row.sections_away if means == "offload" else coded
         parts.append(means if count in (0, row.sections) else f"{means} {count} sections")
     return BOTH.join(parts)

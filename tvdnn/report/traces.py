@@ -77,10 +77,9 @@ def work_of(graph: Graph, step: Step) -> Work:
 
 def moments(schedule: Schedule, timeline: Timeline) -> Iterator[Moment]:
     """Device memory by purpose at each time at which it changes."""
-    graph = schedule.graph
     for time_s, held in profile_by(schedule, timeline, lambda stay: purpose(schedule, stay), Held):
         arena = {what.value: held.get(what, 0) for what in Held}
-        yield Moment(time_s, {**graph.fixed, **arena})
+        yield Moment(time_s, {**schedule.fixed, **arena})
 
 
 def purpose(schedule: Schedule, stay: Residency) -> Held:

@@ -7,7 +7,20 @@ from typing import Final
 
 import torch
 
-from ..graph import BITS, RAW, Buffer, Form, Graph, Pass, Use
+from ..graph import (
+    BITMAP,
+    BITS,
+    RAW,
+    SSDC,
+    TF32,
+    Buffer,
+    Form,
+    Graph,
+    Pass,
+    Use,
+    codec_of,
+    is_packed,
+)
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
@@ -18,8 +31,16 @@ from .views import ByteViews
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
 Lap = Callable[[], float]  # waits for a phase and returns its seconds
-# By the forms of source and target, the launcher of a recode.
-RECODES: Final[Mapping[tuple[Form, Form], str]] = {(RAW, BITS): "sign_bits_encode"}
+# By the codecs of source and target, the launcher of a recode.
+RECODES: Final[Mapping[tuple[Form, Form], str]] = {
+    (RAW, BITS): "sign_bits_encode",
+    (RAW, TF32): "tf32_encode",
+    (TF32, RAW): "tf32_decode",
+    (RAW, BITMAP): "bitmap_encode",
+    (BITMAP, RAW): "bitmap_decode",
+    (RAW, SSDC): "ssdc_encode",
+    (SSDC, RAW): "ssdc_decode",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +72,25 @@ def bind(
     depend on the length of the run and on addresses, such as matrix products of a CPU. `copies` is
     "engine" or "kernel".
     """
-    return [
+    calls = [
         bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit, copies=copies)
         for step in schedule.steps
     ]
+    counting = next((i for i, step in enumerate(schedule.steps) if step.count_word >= 0), None)
+    if counting is not None:
+        calls[counting] = behind_clearing(calls[counting], memory, kernels)
+    return calls
+
+
+def behind_clearing(call: Call, memory: ByteViews, kernels: SimpleNamespace) -> Call:
+    """The first call that counts: it clears the words of all counts before."""
+    words = memory.counts.view(1, -1)
+
+    def run() -> None:
+        kernels.zero_channels(words)
+        call()
+
+    return run
 
 
 def bind_step(
@@ -99,10 +135,31 @@ def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, t
 
 def bind_recode(buffer: Buffer, step: Step, memory: ByteViews, kernels: SimpleNamespace) -> Call:
     """The call of a recode of rows of `buffer`."""
-    (source,), (target,) = step.reads, step.writes
-    recode = getattr(kernels, RECODES[source.form, target.form])
-    before, after = memory.view(source, buffer), memory.view(target, buffer)
+    source, target = step.reads[0], step.writes[0]
+    recode = getattr(kernels, RECODES[Form(source.form.codec), Form(target.form.codec)])
+    before, after = _rows_or_code(source, buffer, memory), _rows_or_code(target, buffer, memory)
+    if is_packed(target.form):
+        tail, count = (
+            _tail(step.writes, memory),
+            memory.counts[step.count_word : step.count_word + 1],
+        )
+        return lambda: recode(before, after, tail, count)
+    if is_packed(source.form):
+        tail = _tail(step.reads, memory)
+        return lambda: recode(before, tail, after)
     return lambda: recode(before, after)
+
+
+def _tail(operands: Sequence[Operand], memory: ByteViews) -> torch.Tensor:
+    """The bytes of a code's tail: none where the head has room for all values."""
+    return memory.bytes_of(operands[1]) if len(operands) > 1 else memory.slab[:0]
+
+
+def _rows_or_code(operand: Operand, buffer: Buffer, memory: ByteViews) -> torch.Tensor:
+    """Raw rows or codes of rows; the bytes of a section's own code."""
+    if operand.form != RAW and codec_of(operand.form).by_section:
+        return memory.bytes_of(operand)
+    return memory.view(operand, buffer)
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

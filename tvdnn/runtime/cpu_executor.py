@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..graph import RAW
 from ..planner.ir.costs import Costs
-from ..planner.ir.schedule import Lane, Schedule, Step
+from ..planner.ir.schedule import Lane, Operand, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.simulate import simulate
 from .binding import Call, Lap
@@ -40,6 +40,7 @@ class CpuExecutor:
         self._random = None if seed is None else random.Random(seed)
         self._clock = clock
         self._stays = _stays_by_step(schedule)
+        self._tails = _tails_by_last_step(schedule)
 
     def run(self, first: int, end: int) -> None:
         """Run steps [first, end)."""
@@ -50,6 +51,8 @@ class CpuExecutor:
                 users[number] -= 1
                 if users[number] == 0:
                     self._poison(number, end)
+            for tail in self._tails.get(index, ()):
+                self._memory.bytes_of(tail).fill_(POISON)
 
     def timed(self, first: int, end: int) -> Lap:
         """Run steps [first, end). The lap returns their seconds."""
@@ -100,3 +103,19 @@ def _stays_by_step(schedule: Schedule) -> list[list[int]]:
         for step in stay.steps:
             stays[step].append(number)
     return stays
+
+
+def _tails_by_last_step(schedule: Schedule) -> dict[int, list[Operand]]:
+    """By step, the tails of codes that no later step reads."""
+    ends: dict[tuple[int, Operand], int] = {}  # by the step that writes a tail
+    writers: dict[Operand, int] = {}
+    for index, step in enumerate(schedule.steps):
+        for operand in (*step.reads, *step.writes):
+            if operand.form.tail:
+                if operand in step.writes:
+                    writers[operand] = index
+                ends[writers.get(operand, index), operand] = index
+    found: dict[int, list[Operand]] = {}
+    for (_, tail), index in ends.items():
+        found.setdefault(index, []).append(tail)
+    return found

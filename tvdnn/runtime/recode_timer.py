@@ -1,14 +1,32 @@
 """Recodes on scratch memory, to be timed."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from ..graph import DTYPE_NBYTES, Buffer, Graph, Kind, in_form
+import torch
+
+from ..graph import (
+    CODECS,
+    DTYPE_NBYTES,
+    RAW,
+    SHARES,
+    Buffer,
+    Form,
+    Graph,
+    Kind,
+    Need,
+    in_form,
+    is_packed,
+    may_rest_in,
+)
 from ..placement import aligned
 from ..planner.ir.costs import RecodeKind
 from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
 from ..units import KIB
-from .binding import RECODES, Call, bind_recode
+from .binding import RECODES, Call, behind_clearing, bind_recode
 from .launch_timer import REPEATS, Scratch
+from .views import ByteViews
 
 # Bytes of the raw values of a recode. The least take no longer than fewer, the most fill the GPU.
 SIZES: Final = tuple(16 * KIB << 2 * number for number in range(8))
@@ -16,14 +34,25 @@ WIDTH: Final = 256  # values in a row
 
 
 def recodes_of(graph: Graph) -> tuple[RecodeKind, ...]:
-    """The recodes that plans of a graph may ask for: to and from forms that a pass can read."""
-    read = {
+    """The recodes that plans of a graph may ask for.
+
+    They are those to forms that a pass can read, and those of maps to and from forms that give the
+    values back.
+    """
+    wanted = {
         (form, graph.buffers[use.buffer].dtype)
         for pass_ in graph.passes
         for use in pass_.reads
         for form in use.forms
     }
-    return tuple((*ends, dtype) for ends in RECODES for form, dtype in sorted(read) if form in ends)
+    maps = [buffer for buffer in graph.buffers.values() if buffer.kind is Kind.MAP]
+    for codec in CODECS.values():
+        form = Form(codec.name)
+        fitting = [each for each in maps if codec.gives is Need.VALUES and may_rest_in(each, form)]
+        wanted |= {(form, each.dtype) for each in fitting}
+    return tuple(
+        (*ends, dtype) for ends in RECODES for form, dtype in sorted(wanted) if form in ends
+    )
 
 
 def recoded_sizes(recode: RecodeKind, limit: int) -> tuple[int, ...]:
@@ -44,7 +73,32 @@ def recode_calls(scratch: Scratch, recode: RecodeKind, nbytes: int) -> tuple[Cal
     steps = [_step(buffer, recode, number * stride) for number in range(max(1, most))]
     operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
     memory = scratch.filled(operands, {buffer.name: buffer})
+    if any(is_packed(operand.form) for operand in operands):
+        return _packed_calls(scratch, buffer, steps, memory)
     return tuple(bind_recode(buffer, step, memory, scratch.kernels) for step in steps)
+
+
+def _packed_calls(
+    scratch: Scratch, buffer: Buffer, steps: Sequence[Step], memory: ByteViews
+) -> tuple[Call, ...]:
+    """Recodes of values half of which are zero. The first encoding clears the counts of all."""
+    counts = torch.zeros(len(steps), dtype=torch.int32, device=memory.arena.device)
+    memory = replace(memory, counts=counts)
+    numbered = [step._replace(count_word=number) for number, step in enumerate(steps)]
+    encodes = [step if step.reads[0].form == RAW else _backwards(step) for step in numbered]
+    for step in encodes:
+        memory.view(step.reads[0], buffer).relu_()
+    calls = [bind_recode(buffer, step, memory, scratch.kernels) for step in encodes]
+    calls[0] = behind_clearing(calls[0], memory, scratch.kernels)
+    if encodes == numbered:
+        return tuple(calls)
+    for call in calls:
+        call()
+    return tuple(bind_recode(buffer, step, memory, scratch.kernels) for step in numbered)
+
+
+def _backwards(step: Step) -> Step:
+    return step._replace(reads=step.writes, writes=step.reads)
 
 
 def _buffer(recode: RecodeKind, nbytes: int) -> Buffer:
@@ -55,7 +109,7 @@ def _buffer(recode: RecodeKind, nbytes: int) -> Buffer:
 
 def _step(buffer: Buffer, recode: RecodeKind, offset: int) -> Step:
     """A recode of all rows of the buffer. Source and target lie end to end."""
-    source, target, _ = recode
+    source, target = (_with_room(form) for form in recode[:2])
     rows = (0, buffer.rows)
     nbytes = in_form(buffer, source).nbytes
     read = Operand(buffer.name, *rows, Space.ARENA, offset, nbytes, source)
@@ -63,6 +117,11 @@ def _step(buffer: Buffer, recode: RecodeKind, offset: int) -> Step:
     nbytes = in_form(buffer, target).nbytes
     written = Operand(buffer.name, *rows, Space.ARENA, behind, nbytes, target)
     return Step(Lane.COMPUTE, Action.RECODE, 0, -1, *rows, (read,), (written,))
+
+
+def _with_room(form: Form) -> Form:
+    """The form whose head has room for all values."""
+    return form._replace(share=SHARES) if is_packed(form) else form
 
 
 def _nbytes(step: Step) -> int:

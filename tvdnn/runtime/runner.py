@@ -68,6 +68,8 @@ class Runner:
         self._mapping: Mapping | None = None  # of a paged arena
         self._inputs, self._outputs = input_places(schedule), output_places(schedule)
         self._label_ranges = label_ranges(schedule.graph.network)
+        # The numbers of values of the last step's packed codes, on the device.
+        self.counts = torch.zeros(schedule.num_counts, dtype=torch.int32, device=arena.device)
         self.suspend()
 
     @property
@@ -250,7 +252,7 @@ class Runner:
         if pages is not None:
             self._mapping = self._arena.mapped(pages)
             arena = self._mapping.bytes
-        self._memory = ByteViews(arena, self._slab.bytes)
+        self._memory = ByteViews(arena, self._slab.bytes, self.counts)
         calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)

@@ -1,6 +1,7 @@
 """Views: the bytes of arena and slab, and the rows of buffers as tensors over these bytes."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -8,13 +9,16 @@ from ..graph import Buffer, in_form
 from ..ops.operator import TORCH_DTYPES
 from ..planner.ir.schedule import Operand, Space
 
+NO_COUNTS: Final = torch.empty(0, dtype=torch.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class ByteViews:
-    """The device arena and the pinned slab, as bytes."""
+    """The device arena and the pinned slab, as bytes, and the counts of packed codes."""
 
     arena: torch.Tensor
     slab: torch.Tensor
+    counts: torch.Tensor = NO_COUNTS  # int32, on the device
 
     def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
         """The rows of the operand, or their codes, as a tensor."""

@@ -14,7 +14,7 @@ from tests.support.faults.changes import (
     shuffled,
     stays_of_codes,
 )
-from tvdnn.graph import BITS, CODECS, RAW
+from tvdnn.graph import BITS, RAW, Form, may_rest_in
 from tvdnn.planner.ir.schedule import Action, Lane, Residency, Schedule
 
 
@@ -34,7 +34,7 @@ def copy_changes_the_form(schedule: Schedule, rng: Random) -> Iterator[Schedule]
     for index in shuffled(schedule, rng, Action.COPY):
         target = schedule.steps[index].writes[0]
         form = BITS if target.form == RAW else RAW
-        if CODECS[BITS].fits(schedule.graph.buffers[target.buffer]):
+        if may_rest_in(schedule.graph.buffers[target.buffer], BITS):
             yield kept(schedule, index, writes=(as_form(schedule.graph, target, form),))
 
 
@@ -42,7 +42,7 @@ def copies_encode_and_decode(schedule: Schedule, rng: Random) -> Iterator[Schedu
     """Offloads leave a code of raw rows on the host, and prefetches make raw rows of the code."""
     for index in copies_on(schedule, rng, Lane.OFFLOAD):
         (target,) = schedule.steps[index].writes
-        if target.form == RAW and CODECS[BITS].fits(schedule.graph.buffers[target.buffer]):
+        if target.form == RAW and may_rest_in(schedule.graph.buffers[target.buffer], BITS):
             yield replaced(schedule, target, as_form(schedule.graph, target, BITS))
 
 
@@ -77,7 +77,7 @@ def residency_of_code_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedul
         raw = {"form": RAW, "nbytes": buffer.section_nbytes(stay.section)}
         wrong: tuple[dict[str, object], ...] = (
             {"form": RAW},
-            {"form": "zip"},
+            {"form": Form("zip")},
             raw,
             {"nbytes": raw["nbytes"]},
             {"nbytes": stay.nbytes - 1},

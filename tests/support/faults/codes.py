@@ -22,7 +22,7 @@ from tests.support.faults.changes import (
     written,
 )
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import BITS, CODECS, RAW, Need
+from tvdnn.graph import BITS, RAW, Form, Need, may_rest_in
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Schedule, Space
 
 # Reads
@@ -44,7 +44,7 @@ def raw_named_code(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         step = schedule.steps[index]
         for number, use in enumerate(schedule.graph.passes[step.pass_index].reads):
             operand = step.reads[number]
-            if operand.form == RAW and CODECS[BITS].fits(schedule.graph.buffers[use.buffer]):
+            if operand.form == RAW and may_rest_in(schedule.graph.buffers[use.buffer], BITS):
                 yield kept(schedule, index, reads=at(step.reads, number, form=BITS))
                 code = as_form(schedule.graph, operand, BITS)
                 yield changed(schedule, index, reads=at(step.reads, number, **code._asdict()))
@@ -78,7 +78,7 @@ def form_of_no_codec(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     for field in ("reads", "writes"):
         for index, number, _ in coded(schedule, rng, field):
             operands = getattr(schedule.steps[index], field)
-            yield kept(schedule, index, **{field: at(operands, number, form="zip")})
+            yield kept(schedule, index, **{field: at(operands, number, form=Form("zip"))})
 
 
 def code_read_in_part(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -121,7 +121,7 @@ def code_left_by_a_pass_that_leaves_none(schedule: Schedule, rng: Random) -> Ite
         step = schedule.steps[index]
         uses = schedule.graph.passes[step.pass_index].writes
         for use, operand in zip(uses, step.writes, strict=False):
-            if not use.also and CODECS[BITS].fits(schedule.graph.buffers[use.buffer]):
+            if not use.also and may_rest_in(schedule.graph.buffers[use.buffer], BITS):
                 yield _with_code_left(schedule, index, as_form(schedule.graph, operand, BITS))
 
 

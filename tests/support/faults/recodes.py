@@ -20,7 +20,7 @@ from tests.support.faults.changes import (
     written,
 )
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import BITS, CODECS, RAW
+from tvdnn.graph import BITS, RAW, may_rest_in
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 
 
@@ -31,7 +31,7 @@ def recode_dropped(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 def recode_forms_wrong(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A recode makes raw rows, takes a code, or does both, in the bytes of the right forms."""
-    for index in shuffled(schedule, rng, Action.RECODE):
+    for index in _encodes(schedule, rng):
         step = schedule.steps[index]
         source, target = at(step.reads, 0, form=BITS), at(step.writes, 0, form=RAW)
         yield kept(schedule, index, reads=source)
@@ -57,7 +57,7 @@ def recode_backwards(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 def recode_in_place(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """A recode writes the code over the raw rows that it reads."""
-    for index in shuffled(schedule, rng, Action.RECODE):
+    for index in _encodes(schedule, rng):
         (source,), (target,) = schedule.steps[index].reads, schedule.steps[index].writes
         for offset in (source.offset, source.end - target.nbytes):
             shift = offset - target.offset
@@ -210,7 +210,7 @@ def recode_of_a_map_without_codes(schedule: Schedule, rng: Random) -> Iterator[S
     buffers, end = schedule.graph.buffers, schedule.arena_nbytes
     for index in shuffled(schedule, rng, Action.LAUNCH):
         for source in schedule.steps[index].writes:
-            if source.form == RAW and not CODECS[BITS].fits(buffers[source.buffer]):
+            if source.form == RAW and not may_rest_in(buffers[source.buffer], BITS):
                 code = as_form(schedule.graph, source, BITS)._replace(offset=end)
                 grown = replace(schedule, arena_nbytes=end + code.nbytes)
                 yield inserted(grown, index + 1, _recode(source, code))
@@ -223,6 +223,12 @@ def values_from_a_code(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         source = written(schedule, target, BITS, index)
         if source is not None and target.form == RAW:
             yield with_waits(changed(schedule, index, **_recode(source, target)._asdict()))
+
+
+def _encodes(schedule: Schedule, rng: Random) -> list[int]:
+    """The recodes of raw rows in random order."""
+    recodes = shuffled(schedule, rng, Action.RECODE)
+    return [index for index in recodes if schedule.steps[index].reads[0].form == RAW]
 
 
 def _recode(source: Operand, target: Operand) -> Step:

@@ -11,7 +11,16 @@ from inspect import isfunction
 from random import Random
 from types import ModuleType
 
-from tests.support.faults import addresses, code_copies, codes, forms, order, recodes
+from tests.support.faults import (
+    addresses,
+    code_copies,
+    codes,
+    decodes,
+    forms,
+    order,
+    recodes,
+    tails,
+)
 from tests.support.schedules.order import races
 from tests.support.schedules.results import results
 from tvdnn.planner.ir.schedule import Schedule
@@ -75,8 +84,24 @@ CODES_HARMFUL = {
     recodes.recode_cut_short,
     recodes.recode_too_late,
     recodes.recode_too_early,
+    decodes.decode_of_other_rows,
+    decodes.decode_before_the_prefetch,
+    decodes.decode_after_its_reader,
+    decodes.code_overwritten_by_another_version,
 }
 CODE_FAULTS = tuple(
     Fault(mutations, plain=mutations not in CODES_HARMFUL)
-    for mutations in mutations_of(codes, code_copies, recodes)
+    for mutations in mutations_of(codes, code_copies, decodes, recodes)
+)
+
+TAILS_HARMFUL = {
+    tails.tails_exchanged,
+    tails.tail_moved,
+    tails.tail_reused_early,
+    tails.tails_overlap,
+    tails.code_packed_twice,
+    tails.decode_before_encode,
+}
+TAIL_FAULTS = tuple(
+    Fault(mutations, plain=mutations not in TAILS_HARMFUL) for mutations in mutations_of(tails)
 )

@@ -4,7 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.schedules.order import with_waits
-from tvdnn.graph import RAW, Buffer, Direction, Form, Graph, Kind, Network, Pass, Use, in_form
+from tvdnn.graph import (
+    RAW,
+    Buffer,
+    Direction,
+    Form,
+    Graph,
+    Kind,
+    Network,
+    Pass,
+    Use,
+    in_form,
+    is_packed,
+    tail_of,
+)
 from tvdnn.planner.ir.costs import Forms
 from tvdnn.planner.ir.plan import Bridge, Plan
 from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
@@ -89,6 +102,7 @@ class ScheduleMaker:
     _stays: list[tuple[str, int, int, list[int], Form]] = field(default_factory=list)
     _current: dict[tuple[str, int, Form], int] = field(default_factory=dict)
     _cut: int | None = None
+    _counts: int = 0
 
     def place(
         self, name: str, offset: int, sections: Iterable[int] | None = None, form: Form = RAW
@@ -144,12 +158,32 @@ class ScheduleMaker:
         here, there = self._section(name, section, slab, form)
         return self._copy(Lane.PREFETCH, there, here)
 
-    def recode(self, name: str, start: int, stop: int, source: Form, target: Form) -> int:
-        """A recode of rows [start, stop), which are whole sections, in both forms in place."""
+    def recode(
+        self, name: str, start: int, stop: int, source: Form, target: Form, tail: int = 0
+    ) -> int:
+        """A recode of rows [start, stop), which are whole sections, in both forms in place.
+
+        The tail of a packed code lies at byte `tail` of the slab.
+        """
         rows = Use(name), start, stop
         read, written = (self._operand(*rows, form) for form in (source, target))
-        step = Step(Lane.COMPUTE, Action.RECODE, 0, -1, start, stop, (read,), (written,))
+        held = self._tail(source if target == RAW else target, written, tail)
+        reads, writes = (
+            ((read, *held), (written,)) if target == RAW else ((read,), (written, *held))
+        )
+        counted = is_packed(target)
+        word, self._counts = (self._counts, self._counts + 1) if counted else (-1, self._counts)
+        step = Step(Lane.COMPUTE, Action.RECODE, 0, -1, start, stop, reads, writes, count_word=word)
         return self._add(step)
+
+    def _tail(self, code: Form, rows: Operand, offset: int) -> tuple[Operand, ...]:
+        """The tail of the code of some rows, if it has one."""
+        form = tail_of(self.graph.buffers[rows.buffer], code)
+        if form is None:
+            return ()
+        row_nbytes = in_form(self.graph.buffers[rows.buffer], form).row_nbytes
+        nbytes = (rows.stop - rows.start) * row_nbytes
+        return (Operand(*rows[:3], Space.SLAB, offset, nbytes, form),)
 
     def half(self) -> None:
         """Here the first half ends."""
@@ -177,6 +211,7 @@ class ScheduleMaker:
             slab_nbytes=self.slab_nbytes,
             budget_nbytes=budget,
             host_budget_nbytes=host_budget,
+            num_counts=self._counts,
         )
         return with_waits(schedule)
 

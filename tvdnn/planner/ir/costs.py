@@ -9,7 +9,8 @@ from ...graph import Buffer, Form, Pass, in_form
 
 Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launch reads or leaves
 Samples: TypeAlias = tuple[tuple[int, float], ...]  # rows or bytes, and seconds, sorted
-RecodeKind: TypeAlias = tuple[Form, Form, str]  # source, target, the type of the raw values
+# The forms of source and target, of any capacity, and the type of the raw values.
+RecodeKind: TypeAlias = tuple[Form, Form, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Profile:
         return _interpolated(self.samples[pass_.name][frozenset(forms)], rows)
 
     def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
-        points = self.recodes[source, target, buffer.dtype]
+        points = self.recodes[Form(source.codec), Form(target.codec), buffer.dtype]
         return _interpolated(points, max(points[0][0], rows * buffer.row_nbytes))
 
     def min_pass_s(self, pass_: Pass) -> float:

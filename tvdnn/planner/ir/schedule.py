@@ -1,14 +1,19 @@
 """Schedule: steps on three lanes with static addresses and waits, which every reader follows."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...graph import RAW, Form, Graph
+from ...placement import aligned
 from .page_map import PageMap
 from .plan import Plan
+
+COUNT_NBYTES: Final = 4
+COUNTS: Final = "counts of codes"
 
 
 class Lane(IntEnum):
@@ -53,7 +58,7 @@ class Step(NamedTuple):
     """One launch of a pass over domain rows [start, stop), or one copy or recode of sections.
 
     Steps of a lane run in the order of the schedule. A recode reads and writes the same rows in two
-    forms, on the compute lane.
+    forms, on the compute lane. The tail of a code is a second operand, in the slab.
     """
 
     lane: Lane
@@ -69,6 +74,7 @@ class Step(NamedTuple):
     writes: tuple[Operand, ...]
     waits: tuple[int, ...] = ()  # earlier steps of other lanes that must have ended
     recompute: bool = False
+    count_word: int = -1  # of a recode to a packed code: the word that gets its number of values
 
     @property
     def forms(self) -> tuple[tuple[str, Form], ...]:
@@ -105,7 +111,14 @@ class Schedule:
     slab_nbytes: int
     budget_nbytes: int | None
     host_budget_nbytes: int | None
+    num_counts: int = 0  # words outside the arena, each with the number of values of a packed code
     pages: PageMap | None = None  # of a paged arena
+
+    @property
+    def fixed(self) -> Mapping[str, int]:
+        """By purpose, the device bytes outside the arena."""
+        counts = {COUNTS: counts_nbytes(self.num_counts)} if self.num_counts else {}
+        return {**self.graph.fixed, **counts}
 
     @property
     def addressed_nbytes(self) -> int:
@@ -115,7 +128,7 @@ class Schedule:
     @property
     def peak_nbytes(self) -> int:
         """Device bytes of the network: those outside the arena, and the arena."""
-        return self.graph.fixed_nbytes + self.arena_nbytes
+        return sum(self.fixed.values()) + self.arena_nbytes
 
     @property
     def max_live_nbytes(self) -> int:
@@ -157,7 +170,12 @@ class Schedule:
             rows = f"{source.buffer} [{step.start}, {step.stop})"
             return f"{step.lane.name.lower()} {code}{rows}"
         if step.action is Action.RECODE:
-            (source,), (target,) = step.reads, step.writes
+            source, target = step.reads[0], step.writes[0]
             rows = f"{source.buffer} [{step.start}, {step.stop})"
             return f"recode {rows} from {source.form} to {target.form}"
         return f"{self.graph.passes[step.pass_index].name} [{step.start}, {step.stop})"
+
+
+def counts_nbytes(num_counts: int) -> int:
+    """Device bytes of the words that hold so many counts."""
+    return aligned(COUNT_NBYTES * num_counts)

@@ -1,11 +1,21 @@
 """Building a program: the walk through a plan's launches that opens and ends live intervals."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import CODECS, RAW, Form, Graph, Need, Pass, Use, in_form, overlap
+from ...graph import RAW, Form, Graph, Pass, Use, in_form, overlap
 from ..ir.plan import Bridge, Plan
+from .due_bridges import (
+    Section,
+    by_section,
+    due_code,
+    due_decode,
+    due_raw,
+    last_launches_before_codes,
+    runs_of,
+    used_sections,
+)
 from .program import (
     NONE,
     LiveInterval,
@@ -18,7 +28,6 @@ from .program import (
 )
 
 Channels: TypeAlias = tuple[int, int]
-Section: TypeAlias = tuple[str, int]
 
 
 def build_program(graph: Graph, plan: Plan) -> Program:
@@ -55,12 +64,12 @@ class _ProgramBuilder:
         self._reads: list[Runs] = []
         self._writes: list[Runs] = []
         self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
-        self._codes: dict[Section, int] = {}  # the present intervals of codes
+        self._codes: dict[Section, dict[Form, int]] = {}  # the present intervals of codes
         self._filled: dict[int, tuple[Channels, ...]] = {}
         self._bridged = {bridge.buffer for bridge in plan.bridges}
-        self._transfers = _by_section(plan, coded=False)  # to come, the next one last
-        self._coded = _by_section(plan, coded=True)  # to come, the next one last
-        self._encoded_after = _last_launches_before_codes(graph, plan, planned)
+        self._transfers = by_section(plan, coded=False)  # to come, the next one last
+        self._coded = by_section(plan, coded=True)  # to come, the next one last
+        self._encoded_after = last_launches_before_codes(graph, plan, planned)
         self._slot_start: dict[int, int] = {}
 
     def program(self) -> Program:
@@ -132,7 +141,7 @@ class _ProgramBuilder:
         return tuple(touched)
 
     def _used_sections(self, index: int, use: Use) -> tuple[int, int]:
-        return _sections(self._graph, self._launches[index], use)
+        return used_sections(self._graph, self._launches[index], use)
 
     def _has_only_other_channels(self, buffer: str, section: int, channels: Channels) -> bool:
         filled = self._filled.get(self._present[buffer][section])
@@ -144,15 +153,16 @@ class _ProgramBuilder:
         That of its code where the use can read it.
         """
         buffer, slot = use.buffer, self._launches[index].slot
-        coded = _due(self._coded, (buffer, section), slot) if use.forms else None
-        if coded is not None and coded.form in use.forms:
-            self._coded[buffer, section].pop()
+        coded = due_code(self._coded, (buffer, section), slot, use) if use.forms else None
+        if coded is not None:
+            self._coded[buffer, section].remove(coded)
             if coded.tier is not None:
                 return self._prefetch(index, section, coded)
-        code = self._codes.get((buffer, section), NONE)
-        if code != NONE and self._intervals[code].form in use.forms:
-            return code
-        bridge = _due(self._transfers, (buffer, section), slot)
+        codes = self._codes.get((buffer, section), {}) if use.forms else {}
+        for form in use.forms:
+            if form in codes:
+                return codes[form]
+        bridge = due_raw(self._transfers, (buffer, section), slot)
         if bridge is not None:
             self._transfers[buffer, section].pop()
             return self._prefetch(index, section, bridge)
@@ -171,7 +181,7 @@ class _ProgramBuilder:
         """The interval that a prefetch begins."""
         buffer, form = bridge.buffer, bridge.form
         raw = form == RAW
-        previous = self._present[buffer][section] if raw else self._codes[buffer, section]
+        previous = self._present[buffer][section] if raw else self._code_of(section, bridge)
         before = self._intervals[previous]
         if self._launches[before.last].slot > bridge.after:
             raise ScheduleError(
@@ -188,21 +198,23 @@ class _ProgramBuilder:
 
     def _decode(self, launch: ProgramLaunch, use: Use) -> None:
         """Add the recodes of the codes that the launch needs raw."""
-        due: list[tuple[int, Form]] = []
-        for section in range(*_sections(self._graph, launch, use)):
-            bridge = _due(self._coded, (use.buffer, section), launch.slot)
-            if bridge is None or bridge.form in use.forms:
-                continue
-            if CODECS[bridge.form].gives is Need.VALUES:
-                due.append((section, bridge.form))
-        for sections, form in _runs(due):
+        due: dict[int, Bridge] = {}
+        for section in range(*used_sections(self._graph, launch, use)):
+            bridge = due_decode(self._coded, (use.buffer, section), launch.slot, use)
+            if bridge is not None:
+                due[section] = bridge
+        for sections, form in runs_of([(section, each.form) for section, each in due.items()]):
             index = self._add_recode(launch, use.buffer, sections, form, RAW)
             codes = []
             for section in sections:
-                bridge = self._coded[use.buffer, section].pop()
+                bridge = due[section]
+                self._coded[use.buffer, section].remove(bridge)
                 there = bridge.tier is None
-                code = self._codes[use.buffer, section] if there else NONE
-                codes.append(code if there else self._prefetch(index, section, bridge))
+                codes.append(
+                    self._code_of(section, bridge)
+                    if there
+                    else self._prefetch(index, section, bridge)
+                )
             raw = []
             for section, code in zip(sections, codes, strict=True):
                 self._intervals[code].last = index
@@ -211,6 +223,16 @@ class _ProgramBuilder:
                 self._fill_as(raw[-1], before)
             self._reads.append((tuple(codes),))
             self._writes.append((tuple(raw),))
+
+    def _code_of(self, section: int, bridge: Bridge) -> int:
+        """The present interval of the code with which a bridge ends."""
+        code = self._codes.get((bridge.buffer, section), {}).get(bridge.form, NONE)
+        if code == NONE:
+            raise ScheduleError(
+                f"the plan wants the {bridge.form} of {bridge.buffer} section {section} in slot "
+                f"{bridge.needed_by}, which none has left since slot {bridge.after}"
+            )
+        return code
 
     def _left_codes(
         self, index: int, use: Use, form: Form, starting: list[tuple[int, Bridge]]
@@ -231,7 +253,7 @@ class _ProgramBuilder:
         """Add the recodes that leave these codes behind a launch."""
         for buffer in dict.fromkeys(bridge.buffer for _, bridge in starting):
             due = [(at, bridge.form) for at, bridge in starting if bridge.buffer == buffer]
-            for sections, form in _runs(sorted(due)):
+            for sections, form in runs_of(sorted(due)):
                 index = self._add_recode(launch, buffer, sections, RAW, form)
                 raw = [self._present[buffer][section] for section in sections]
                 for number in raw:
@@ -265,7 +287,7 @@ class _ProgramBuilder:
         if form == RAW:
             self._present[buffer][section] = number
         else:
-            self._codes[buffer, section] = number
+            self._codes.setdefault((buffer, section), {})[form] = number
         return number
 
     def _fill_as(self, number: int, other: int) -> None:
@@ -282,64 +304,3 @@ class _ProgramBuilder:
                 end = split if live.written < split else len(self._launches)
                 live.last = max(live.last, end - 1)
                 live.pinned_to_phase_end = True
-
-
-def _by_section(plan: Plan, *, coded: bool) -> dict[Section, list[Bridge]]:
-    """The bridges of each section, raw or coded, the next one last."""
-    found: dict[Section, list[Bridge]] = {}
-    for bridge in sorted(plan.bridges, key=lambda each: each.needed_by, reverse=True):
-        if (bridge.form != RAW) is coded:
-            for section in range(bridge.first, bridge.first + bridge.count):
-                found.setdefault((bridge.buffer, section), []).append(bridge)
-    return found
-
-
-def _due(bridges: Mapping[Section, list[Bridge]], section: Section, slot: int) -> Bridge | None:
-    """The bridge that ends with a use of the section in this slot."""
-    of_section = bridges.get(section)
-    return of_section[-1] if of_section and slot >= of_section[-1].needed_by else None
-
-
-def _sections(graph: Graph, launch: ProgramLaunch, use: Use) -> tuple[int, int]:
-    """The first section that a launch uses, and the one behind the last."""
-    buffer = graph.buffers[use.buffer]
-    start, stop = use.rows(launch.start, launch.stop, buffer)
-    return start // buffer.section, -(-stop // buffer.section)
-
-
-def _last_launches_before_codes(
-    graph: Graph, plan: Plan, launches: Sequence[ProgramLaunch]
-) -> dict[int, list[tuple[int, Bridge]]]:
-    """By launch, the sections of which it is the last use before their code, with the bridge."""
-    starting: dict[int, list[Bridge]] = {}
-    for bridge in plan.bridges:
-        if bridge.form != RAW:
-            starting.setdefault(bridge.after, []).append(bridge)
-    last: dict[tuple[int, Bridge], int] = {}
-    for number, launch in enumerate(launches if starting else ()):
-        for bridge in starting.get(launch.slot, ()):
-            pass_ = graph.passes[launch.pass_index]
-            for use in (*pass_.reads, *pass_.writes):
-                if use.buffer == bridge.buffer:
-                    covered = range(bridge.first, bridge.first + bridge.count)
-                    for section in range(*_sections(graph, launch, use)):
-                        if section in covered:
-                            last[section, bridge] = number
-    found: dict[int, list[tuple[int, Bridge]]] = {}
-    for coded, number in last.items():
-        found.setdefault(number, []).append(coded)
-    return found
-
-
-def _runs(coded: Sequence[tuple[int, Form]]) -> Iterator[tuple[list[int], Form]]:
-    """Neighbouring sections with the same form."""
-    run: list[int] = []
-    form = RAW
-    for section, its_form in coded:
-        if run and (section != run[-1] + 1 or its_form != form):
-            yield run, form
-            run = []
-        run.append(section)
-        form = its_form
-    if run:
-        yield run, form

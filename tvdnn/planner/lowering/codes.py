@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from ...graph import Graph, Pass
+from ...graph import Form, Graph, Pass
 from ...graph.dataflow import Producers, producers
 from ..ir.plan import Bridge, Segment
 
@@ -21,7 +21,7 @@ def codes_left(
     for number, slot in enumerate(slot for segment in segments for slot in segment.slots):
         if not slot.recompute:
             slots.setdefault(slot.pass_index, number)
-    found: dict[tuple[str, str, int], Bridge] = {}
+    found: dict[tuple[str, Form, int], Bridge] = {}
     of_passes = producers(graph) if known is None else known
     for index, (pass_, sources) in enumerate(zip(graph.passes, of_passes, strict=True)):
         for use, producing in zip(pass_.reads, sources, strict=True):
@@ -33,11 +33,11 @@ def codes_left(
     yield from found.values()
 
 
-def _left_by(pass_: Pass, buffer: str) -> Iterator[str]:
+def _left_by(pass_: Pass, buffer: str) -> Iterator[Form]:
     """The forms in which a pass can leave a buffer that it writes."""
     return (form for use in pass_.writes if use.buffer == buffer for form in use.also)
 
 
-def _bridge(graph: Graph, buffer: str, form: str, after: int, needed_by: int) -> Bridge:
+def _bridge(graph: Graph, buffer: str, form: Form, after: int, needed_by: int) -> Bridge:
     sections = 0, graph.buffers[buffer].num_sections
     return Bridge(buffer, *sections, after, needed_by, needed_by, form=form, tier=None)

@@ -7,7 +7,7 @@ the same bytes. With vDNN's synchronisation it also waits for the copies of the 
 from collections.abc import Sequence
 
 from ...errors import HostMemoryError
-from ...graph import in_form
+from ...graph import RAW, in_form
 from ...units import format_bytes
 from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
@@ -44,6 +44,7 @@ def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) ->
         slab_nbytes=slab.nbytes,
         budget_nbytes=budgets.device,
         host_budget_nbytes=host_budget,
+        num_counts=len(timetable.program.counts),
         pages=arena.pages,
     )
 
@@ -52,14 +53,14 @@ def _steps(timetable: Timetable, arena: ArenaLayout, slab: SlabLayout) -> Sequen
     """The steps of the timetable with addresses, without waits."""
     prog = timetable.program
     return [
-        _launch_step(prog, item.number, arena)
+        _launch_step(prog, item.number, arena, slab)
         if item.lane is Lane.COMPUTE
         else _copy_step(prog, item, arena, slab)
         for item in timetable.items
     ]
 
 
-def _launch_step(prog: Program, index: int, arena: ArenaLayout) -> Step:
+def _launch_step(prog: Program, index: int, arena: ArenaLayout, slab: SlabLayout) -> Step:
     launch = prog.launches[index]
 
     def operand(run: tuple[int, ...]) -> Operand:
@@ -72,8 +73,16 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout) -> Step:
     reads = tuple(operand(run) for run in prog.reads[index])
     writes = tuple(operand(run) for run in prog.writes[index])
     where = (launch.slot, launch.pass_index, launch.start, launch.stop)
-    action = Action.LAUNCH if launch.recode is None else Action.RECODE
-    return Step(Lane.COMPUTE, action, *where, reads, writes, recompute=launch.recompute)
+    if launch.recode is None:
+        return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
+    if index in prog.tails:
+        tail = prog.tails[index]
+        rows = launch.recode.buffer, launch.start, launch.stop
+        held = Operand(*rows, Space.SLAB, slab.tails[tail.code], tail.nbytes, tail.form)
+        encodes = launch.recode.source == RAW
+        reads, writes = (reads, (*writes, held)) if encodes else ((*reads, held), writes)
+    word = prog.counts.get(index, -1)
+    return Step(Lane.COMPUTE, Action.RECODE, *where, reads, writes, count_word=word)
 
 
 def _copy_step(prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout) -> Step:

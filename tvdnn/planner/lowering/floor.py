@@ -11,7 +11,7 @@ from ...units import format_bytes
 from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from ..ir.schedule import Schedule
+from ..ir.schedule import Schedule, counts_nbytes
 from .arena_layout import MANY_TRIALS, ArenaLayout, place_arena
 from .build_program import build_program
 from .emit import emit_schedule
@@ -36,7 +36,8 @@ class MinimumSchedule:
         prog = build_program(graph, plan)
         timetable = Timetable.within(prog, costs, required_nbytes(prog))
         arena = place_arena(timetable, trials=MANY_TRIALS, restarts=RESTARTS)
-        return cls(timetable, arena, (graph.fixed_nbytes + arena.nbytes, _fullest(prog)[1]))
+        outside = graph.fixed_nbytes + counts_nbytes(len(prog.counts))
+        return cls(timetable, arena, (outside + arena.nbytes, _fullest(prog)[1]))
 
     def schedule(self, budgets: Budgets) -> Schedule:
         """The schedule at the floor.
@@ -59,8 +60,9 @@ class MinimumSchedule:
 
 def floor_lower_bound(graph: Graph, plan: Plan) -> tuple[int, str]:
     """A lower bound in bytes on the plan's floor, and the step that sets it."""
-    nbytes, step = _fullest(build_program(graph, plan))
-    return graph.fixed_nbytes + nbytes, step
+    prog = build_program(graph, plan)
+    nbytes, step = _fullest(prog)
+    return graph.fixed_nbytes + counts_nbytes(len(prog.counts)) + nbytes, step
 
 
 def _fullest(prog: Program) -> tuple[int, str]:

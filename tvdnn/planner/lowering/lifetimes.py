@@ -5,6 +5,7 @@ Sections that a launch needs contiguous form one group and keep their distances.
 
 from collections.abc import Sequence
 
+from ...graph import Form
 from ...placement import AllocationGroup, BufferInterval
 from ..ir.schedule import Lane
 from .program import Program
@@ -47,7 +48,7 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
     split, end = timetable.phase_split, len(timetable.items)
     phases = ((0, split - 1), (split, end))
     begins, ends = [], []
-    before: dict[tuple[str, int, str], int] = {}
+    before: dict[tuple[str, int, Form], int] = {}
     for number, live in enumerate(prog.intervals):
         fetched = live.is_prefetched
         first = (Lane.PREFETCH, number) if fetched else (Lane.COMPUTE, live.first)

@@ -9,7 +9,7 @@ from ...placement import aligned
 from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from ..ir.schedule import Schedule
+from ..ir.schedule import Schedule, counts_nbytes
 from .arena_layout import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
 from .build_program import build_program
 from .emit import emit_schedule
@@ -36,7 +36,9 @@ def lower_with_prefetch(
     `limit` is the most live bytes in the first attempt, by default the arena's capacity. Raises
     HostMemoryError where the host copies exceed their budget.
     """
-    found = _fit(build_program(graph, plan), costs, budgets.arena, limit)
+    prog = build_program(graph, plan)
+    target = None if budgets.arena is None else budgets.arena - counts_nbytes(len(prog.counts))
+    found = _fit(prog, costs, target, limit)
     return found and emit_schedule(*found, budgets)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from ...graph import RAW, Form, Graph, in_form
+from ...graph import RAW, Form, Graph, in_form, is_packed, tail_of
 from ..ir.costs import Costs, Forms
 from ..ir.plan import Plan
 
@@ -21,6 +21,14 @@ class Recode(NamedTuple):
     buffer: str
     source: Form
     target: Form
+
+
+class Tail(NamedTuple):
+    """The tail of a code, in the slab from its encoding to its last decoding."""
+
+    code: int  # the number of the live interval with which the code begins
+    form: Form
+    nbytes: int
 
 
 class ProgramLaunch(NamedTuple):
@@ -104,6 +112,33 @@ class Program:
             if numbers:
                 found[index] = tuple((live.buffer, live.form) for live in lives)
         return found
+
+    @cached_property
+    def counts(self) -> Mapping[int, int]:
+        """By launch that makes a packed code, the number of the word for its count."""
+        recodes = ((index, each.recode) for index, each in enumerate(self.launches))
+        packing = (index for index, recode in recodes if recode and is_packed(recode.target))
+        return {index: number for number, index in enumerate(packing)}
+
+    @cached_property
+    def tails(self) -> Mapping[int, Tail]:
+        """By recode of a code with a tail, the tail."""
+        found = {}
+        for index, launch in enumerate(self.launches):
+            if launch.recode is not None:
+                code = (self.writes if launch.recode.source == RAW else self.reads)[index][0][0]
+                live, buffer = self.intervals[code], self.graph.buffers[launch.recode.buffer]
+                form = tail_of(buffer, live.form)
+                if form is not None:
+                    nbytes = in_form(buffer, form).section_nbytes(live.section)
+                    found[index] = Tail(self.encoded_as(code), form, nbytes)
+        return found
+
+    def encoded_as(self, number: int) -> int:
+        """The number of the interval with which the life of a code on the device began."""
+        while self.intervals[number].previous != NONE:
+            number = self.intervals[number].previous
+        return number
 
     def launch_seconds(self, costs: Costs) -> list[float]:
         """The seconds of each launch."""

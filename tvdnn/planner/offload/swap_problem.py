@@ -10,7 +10,7 @@ from ...errors import HostMemoryError
 from ...graph import Form
 from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
-from ..ir.schedule import Schedule
+from ..ir.schedule import Schedule, counts_nbytes
 from ..lowering.arena_layout import ArenaLayout, place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.idle import IdleInterval, dirty
@@ -66,7 +66,8 @@ class SwapProblem:
     def __init__(self, problem: GraphProblem, skeleton: Skeleton, policy: str) -> None:
         assert problem.budgets.arena is not None, "without a limit nothing leaves"
         self.skeleton, self.costs, self.budgets = skeleton, problem.costs, problem.budgets
-        self.capacity = problem.budgets.arena
+        counts = counts_nbytes(len(skeleton.program.counts))
+        self.capacity = problem.budgets.arena - counts
         self.usable = usable_nbytes(self.capacity)
         self.most_trials = problem.affordable_plans(WORK)
         self._graph, self._policy = problem.graph, policy

@@ -179,7 +179,7 @@ def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:
 
 def recode_name(source: Form, target: Form) -> str:
     """The name of a kind of recode among those of passes and ops."""
-    return f"recodes from {source} to {target}"
+    return f"recodes from {source.codec} to {target.codec}"
 
 
 def _recode_of(step: Step) -> str | None:

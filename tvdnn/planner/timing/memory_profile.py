@@ -17,7 +17,7 @@ def average_nbytes(schedule: Schedule, timeline: Timeline) -> float:
     """Device bytes averaged over the step: those live in the arena, and those outside it."""
     lifetimes = _lifetimes(schedule, timeline)
     byte_seconds = sum(each.nbytes * (end_s - start_s) for each, start_s, end_s in lifetimes)
-    return schedule.graph.fixed_nbytes + byte_seconds / (timeline.step_s or 1.0)
+    return sum(schedule.fixed.values()) + byte_seconds / (timeline.step_s or 1.0)
 
 
 def memory_profile(schedule: Schedule, timeline: Timeline) -> MemoryProfile:

@@ -28,7 +28,7 @@ def seconds_alone(graph: Graph, step: Step, costs: Costs) -> float:
     """Seconds of a launch or a recode by itself."""
     rows = step.stop - step.start
     if step.action is Action.RECODE:
-        (source,), (target,) = step.reads, step.writes
+        source, target = step.reads[0], step.writes[0]
         return costs.recode_s(graph.buffers[source.buffer], rows, source.form, target.form)
     return costs.launch_s(graph.passes[step.pass_index], rows, step.forms)
 

@@ -6,20 +6,27 @@ them: by their lane, by their waits, and by the end of the first phase before th
 
 from ...errors import ScheduleError
 from ...gc_pause import without_collection
-from ...graph import CODECS, DTYPE_NBYTES, RAW, Buffer, Form, Graph, Need, Pass, Use, in_form
+from ...graph import (
+    DTYPE_NBYTES,
+    RAW,
+    Buffer,
+    Form,
+    Graph,
+    Pass,
+    Use,
+    codec_of,
+    fits,
+    in_form,
+)
 from ...units import format_bytes
 from ..ir.page_map import PageMap
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .check_bytes import Clock, check_contents, schedule_error
+from .check_moves import check_counts, copy_problem, gives, recode_problem
 from .coverage import check_coverage
 from .expected_sources import read_sources
 from .graph_values import check_provenance
 from .residencies import check_residencies
-
-ROUTES = {
-    Lane.OFFLOAD: (Space.ARENA, Space.SLAB),
-    Lane.PREFETCH: (Space.SLAB, Space.ARENA),
-}
 
 
 @without_collection()
@@ -40,6 +47,7 @@ def check(schedule: Schedule) -> None:
     check_provenance(schedule.graph)
     _check_sizes(schedule)
     _check_forms(schedule)
+    check_counts(schedule)
     check_residencies(schedule)
     clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)
@@ -86,7 +94,7 @@ def _check_forms(schedule: Schedule) -> None:
         for operand in (*step.reads, *step.writes):
             if operand.buffer not in graph.buffers:
                 raise ScheduleError(f"step {index} names {operand.buffer!r}, which is no buffer")
-            if not _has_form(graph.buffers[operand.buffer], operand.form):
+            if not fits(graph.buffers[operand.buffer], operand.form):
                 named = f"{operand.buffer} in form {operand.form!r}"
                 raise ScheduleError(f"step {index} names {named}, which does not fit it")
         problem = PROBLEMS[step.action](graph, step)
@@ -125,7 +133,7 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
             return f"{where} on {operand.buffer} in the slab"
         if operand.form not in forms_of_use:
             return f"{where} on {operand.buffer} in form {operand.form!r}"
-        if not _gives(operand.form, use.need) and use in pass_.reads:
+        if not gives(operand.form, use.need) and use in pass_.reads:
             return f"{where} on {operand.buffer} in form {operand.form!r}, which lacks its values"
     return _split_row(pass_, step, where)
 
@@ -134,15 +142,6 @@ def _left_codes(pass_: Pass, step: Step) -> list[tuple[Use, Form]]:
     """The codes that a launch leaves besides its writes, in the order of these."""
     forms = [(each.buffer, each.form) for each in step.writes[len(pass_.writes) :]]
     return [(use, form) for use in pass_.writes for form in use.also if (use.buffer, form) in forms]
-
-
-def _has_form(buffer: Buffer, form: Form) -> bool:
-    return form == RAW or (form in CODECS and CODECS[form].fits(buffer))
-
-
-def _gives(form: Form, need: Need) -> bool:
-    """True if a form tells what a use needs."""
-    return form == RAW or CODECS[form].gives in (need, Need.VALUES)
 
 
 def _split_row(pass_: Pass, step: Step, where: str) -> str | None:
@@ -154,54 +153,10 @@ def _split_row(pass_: Pass, step: Step, where: str) -> str | None:
     return None
 
 
-def _copy_problem(graph: Graph, step: Step) -> str | None:
-    if len(step.reads) != 1 or len(step.writes) != 1:
-        return f"copies {len(step.reads)} operands to {len(step.writes)}"
-    (source,), (target,) = step.reads, step.writes
-    name = f"copies {source.buffer} [{source.start}, {source.stop})"
-    if ROUTES.get(step.lane) != (source.space, target.space):
-        route = f"from {source.space.name.lower()} to {target.space.name.lower()}"
-        return f"{name} {route} on the {step.lane.name.lower()} lane"
-    if source.form != target.form:
-        return f"{name} from {source.form} to {target.form}"
-    return _section_problem(graph, step, name)
-
-
-def _recode_problem(graph: Graph, step: Step) -> str | None:
-    if len(step.reads) != 1 or len(step.writes) != 1:
-        return f"recodes {len(step.reads)} operands to {len(step.writes)}"
-    (source,), (target,) = step.reads, step.writes
-    name = f"recodes {source.buffer} [{source.start}, {source.stop})"
-    if step.lane is not Lane.COMPUTE:
-        return f"{name} on the {step.lane.name.lower()} lane"
-    if (source.space, target.space) != (Space.ARENA, Space.ARENA):
-        return f"{name} outside the arena"
-    if (source.form == RAW) == (target.form == RAW):
-        return f"{name} from {source.form} to {target.form}"
-    if not _gives(source.form, Need.VALUES):
-        return f"{name} from {source.form}, which lacks its values"
-    return _section_problem(graph, step, name)
-
-
-def _section_problem(graph: Graph, step: Step, name: str) -> str | None:
-    """Why a step does not move whole sections to the same sections; None if it does."""
-    (source,), (target,) = step.reads, step.writes
-    buffer = graph.buffers[source.buffer]
-    if (source.buffer, source.start, source.stop) != (target.buffer, target.start, target.stop):
-        return f"{name} to {target.buffer} [{target.start}, {target.stop})"
-    if (source.start, source.stop) != (step.start, step.stop):
-        return f"{name} as rows [{step.start}, {step.stop})"
-    if source.start % buffer.section or (
-        source.stop % buffer.section and source.stop != buffer.rows
-    ):
-        return f"{name}, which cuts a section of {buffer.section} rows"
-    return None
-
-
 PROBLEMS = {
     Action.LAUNCH: _launch_problem,
-    Action.COPY: _copy_problem,
-    Action.RECODE: _recode_problem,
+    Action.COPY: copy_problem,
+    Action.RECODE: recode_problem,
 }
 
 
@@ -215,8 +170,11 @@ def _operand_problem(operand: Operand, buffer: Buffer, size: int) -> str | None:
     if operand.offset < 0 or operand.offset + operand.nbytes > size:
         ends = f"[{operand.offset}, {operand.offset + operand.nbytes})"
         return f"uses {rows} at {ends}, outside the {operand.space.name.lower()} of {size} bytes"
-    if operand.offset % DTYPE_NBYTES[buffer.dtype]:
-        return f"uses {rows} at byte {operand.offset}, not aligned for {buffer.dtype}"
+    code = operand.form != RAW
+    alignment = codec_of(operand.form).alignment if code else DTYPE_NBYTES[buffer.dtype]
+    if operand.offset % alignment:
+        held = operand.form if code else buffer.dtype
+        return f"uses {rows} at byte {operand.offset}, not aligned for {held}"
     return None
 
 

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import RAW, Buffer, Pass, Use, in_form
+from ...graph import RAW, Buffer, Pass, Use, in_form, is_packed
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
+from .check_moves import facts_lacking
 from .expected_sources import (
     CALLER,
     ChannelRange,
@@ -141,14 +142,29 @@ class _Replay:
         )
 
     def _move(self, index: int, step: Step) -> None:
-        """Copy or recode: the target holds what the source does."""
-        (source,), (target,) = step.reads, step.writes
-        read = [each for each, _ in self._read(index, step.lane, source, None)]
-        ranges = read[0].ranges
+        """Copy or recode: the targets hold what the sources do."""
+        found = [self._read(index, step.lane, source, None) for source in step.reads]
+        read = [each for placed in found for each, _ in placed]
+        source, target, ranges = step.reads[0], step.writes[0], read[0].ranges
         if any(each.ranges != ranges for each in read):
             text = f"moves {_described(source)}, of which not all rows are written alike"
             raise schedule_error(self._schedule, index, text)
-        self._write(index, step.lane, target, ranges, partly=False)
+        if is_packed(source.form) and len({each.encoder for each in read}) > 1:
+            text = f"moves {_described(source)}, whose parts are of several codes"
+            raise schedule_error(self._schedule, index, text)
+        if source.form != target.form != RAW:
+            self._check_facts(index, target, ranges)
+        encoder = read[0].encoder if step.action is Action.COPY else index
+        for operand in step.writes:
+            self._write(index, step.lane, operand, ranges, partly=False, encoder=encoder)
+
+    def _check_facts(self, index: int, code: Operand, ranges: ChannelRanges) -> None:
+        """Raise unless the passes that left the values say what the code leaves out."""
+        for channels in ranges:
+            lacking = facts_lacking(self._graph, code, channels)
+            if lacking:
+                found = f"{self._source(channels)}, which need not be {lacking}"
+                raise schedule_error(self._schedule, index, f"codes as {code.form} {found}")
 
     def _read(
         self, index: int, lane: Lane, operand: Operand, needed: ChannelRanges | None
@@ -172,7 +188,14 @@ class _Replay:
         return found
 
     def _write(
-        self, index: int, lane: Lane, operand: Operand, ranges: ChannelRanges, *, partly: bool
+        self,
+        index: int,
+        lane: Lane,
+        operand: Operand,
+        ranges: ChannelRanges,
+        *,
+        partly: bool,
+        encoder: int = CALLER,
     ) -> None:
         """Write `ranges` to the operand's bytes; if `partly`, other channels stay."""
         memory = self._memory[operand.space]
@@ -183,8 +206,8 @@ class _Replay:
             if partly:
                 self._overlay(index, lane, operand, found, origin, ranges)
             else:
-                new = ByteRange(operand.buffer, operand.form, origin, ranges, lane, index)
-                memory.replace(indices, new)
+                what = operand.buffer, operand.form, origin, ranges
+                memory.replace(indices, ByteRange(*what, lane, index, encoder))
 
     def _check_writable(
         self,

@@ -33,7 +33,7 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
     buffer, steps = schedule.graph.buffers.get(residency.buffer), residency.steps
     if buffer is None or not 0 <= residency.section < buffer.num_sections:
         return "is of no section"
-    if residency.form not in (RAW, *CODECS):
+    if residency.form != RAW and residency.form.codec not in CODECS:
         return f"has form {residency.form!r}, which is no codec"
     expected = in_form(buffer, residency.form).section_nbytes(residency.section)
     if residency.nbytes != expected:

@@ -1,7 +1,7 @@
 """Space contents: what every byte of a space holds, as ranges of neighbours with one history."""
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...graph import RAW, Form
 from ..ir.schedule import Lane
@@ -18,6 +18,8 @@ class ByteRange:
     ranges: ChannelRanges  # what the bytes hold; (): nothing
     lane: Lane  # of the writer
     writer: int  # the last step that wrote the bytes
+    # The recode that made the code of which the bytes are. Another lays out its parts otherwise.
+    encoder: int = CALLER
     # By lane, the last step that read the bytes since.
     readers: list[int] = field(default_factory=lambda: [CALLER, CALLER, CALLER])
 
@@ -51,8 +53,6 @@ class SpaceContents:
     def _split(self, index: int, address: int) -> None:
         """Begin a byte range at `address`, which lies in the one before `index`."""
         old = self.byte_ranges[index - 1]
-        new = ByteRange(
-            old.buffer, old.form, old.origin, old.ranges, old.lane, old.writer, old.readers.copy()
-        )
+        new = replace(old, readers=old.readers.copy())
         self._starts.insert(index, address)
         self.byte_ranges.insert(index, new)
