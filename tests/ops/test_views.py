@@ -111,3 +111,22 @@ def gated_by_rows(net: nn.Module, x: Tensor) -> Tensor:
 def test_rows_as_maps_of_one_pixel(way: Callable[[nn.Module, Tensor], Tensor]) -> None:
     layers = {"linear": nn.Linear(6, 8), "conv": nn.Conv2d(8, 8, 1), "last": nn.Conv2d(8, 4, 3)}
     assert_steps_are_exact(Functional(way, **layers), torch.randn(5, 6), chunk_size=64)
+
+
+def gated_sum(net: nn.Module, x: Tensor) -> Tensor:
+    """The sum's term is a view of one channel; the sigmoid's map may take the sum's bytes."""
+    total = x.view(-1, 16, 2, 1, 1).sum(2) + net.conv(x)
+    return functional.glu(total, 1) + functional.glu(torch.sigmoid(total * 2), 1)
+
+
+def parts_of_a_sum(net: nn.Module, x: Tensor) -> Tensor:
+    """Convolutions read the parts where they lie, of a map at the end of a chain in place."""
+    total = torch.relu((x.view(-1, 16, 2, 1, 1).sum(2) + net.conv(x)) * 3 - 1)
+    first, second = total.chunk(2, 1)
+    return net.last(first) + net.last(second.view(-1, 8, 1, 1))
+
+
+@pytest.mark.parametrize("way", [gated_sum, parts_of_a_sum])
+def test_ranges_of_a_map_in_the_place_of_a_view(way: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    layers = {"conv": nn.Conv2d(32, 16, 1), "last": nn.Conv2d(8, 4, 1)}
+    assert_steps_are_exact(Functional(way, **layers), torch.randn(5, 32, 1, 1), chunk_size=64)

@@ -249,11 +249,26 @@ def _may_overwrite(b: Builder, op: Op, name: str) -> bool:
     """Whether the op may write over the bytes of the value `name`.
 
     It may where these bytes are a whole buffer, and the op reads all values that lie there last,
-    forward and backward.
+    forward and backward. A view with other channels than its buffer has no ranges.
     """
     target = b.resolved(Use(b.buffer_of[name]))
+    if not b.keeps_channels(b.buffer_of[name]) and _is_read_in_ranges(b, op.output):
+        return False
     values = b.values_in[target.buffer]
     return target.channels is None and all(_reads_last(b, op, value) for value in values)
+
+
+def _is_read_in_ranges(b: Builder, value: str) -> bool:
+    """Whether a range of the value is read, or one of a value that may take its bytes."""
+    names = [value]
+    for name in names:  # which grows meanwhile
+        for reader in b.readers_of[name]:
+            if reader.kind == "narrow":
+                return True
+            takes = reader.kind == "view" or OPERATORS[reader.kind].in_place
+            if takes and reader.output not in names:
+                names.append(reader.output)
+    return False
 
 
 def _reads_last(b: Builder, op: Op, value: str) -> bool:
