@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -22,6 +23,7 @@ PAGES = [
 ]
 README = (ROOT / "README.md").read_text()
 MOST_COLUMNS = 9
+USAGE = 2  # the exit code of a command line that is refused
 PAST = {"CHANGELOG.md", "RESULTS.md", "KERNELS.md"}  # these name files as they were once
 
 
@@ -104,11 +106,18 @@ def test_a_command_parses(command: list[str]) -> None:
     parsed(command)
 
 
+def refused(option: str) -> Any:
+    """The error of usage, of a class that each version of typer has in another module."""
+    with pytest.raises(Exception) as caught:
+        parsed(["tune", "vgg16", option])
+    assert getattr(caught.value, "exit_code", None) == USAGE, caught.value
+    return caught.value
+
+
 def test_what_parses_is_told_apart() -> None:
     assert parsed(["tune", "vgg16", "--batch", "256"])["batch"] == 256
-    for wrong, told in (("--chunks=1MiB", "--chunks"), ("--batch=none", "integer")):
-        with pytest.raises(Exception, match=told):
-            parsed(["tune", "vgg16", wrong])
+    assert refused("--chunks=1MiB").option_name == "--chunks"
+    assert refused("--batch=none").param.name == "batch"
 
 
 def test_modules_run_by_name_exist() -> None:
