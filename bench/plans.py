@@ -28,7 +28,7 @@ from tests.support.exhaustive import exhaustive_s, small_case
 from tvdnn.cli.output import stages
 from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import make_problem, make_request
-from tvdnn.experiment.simulate import Outcome, simulated
+from tvdnn.experiment.simulate_request import Outcome, simulated
 from tvdnn.experiment.sweep import swept_rows
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs, Roofline

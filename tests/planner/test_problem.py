@@ -8,7 +8,7 @@ from tests.support.networks import vgg
 from tests.support.simulated import h200
 from tvdnn.errors import InputError
 from tvdnn.experiment.request import make_problem, make_request
-from tvdnn.experiment.simulate import Outcome, simulated
+from tvdnn.experiment.simulate_request import Outcome, simulated
 from tvdnn.graph import Graph, GraphVariants
 from tvdnn.ops import Settings
 from tvdnn.ops.expand import expand, graph_variants

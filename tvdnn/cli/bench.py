@@ -20,7 +20,7 @@ from ..experiment.request import (
     parse_policies,
     random_labelled,
 )
-from ..experiment.simulate import Outcome, simulated
+from ..experiment.simulate_request import Outcome, simulated
 from ..planner.ir.costs import Roofline
 from ..planner.ir.hardware import load
 from ..planner.make import Problem

@@ -17,7 +17,7 @@ from ..experiment.request import (
     make_request,
     parse_policies,
 )
-from ..experiment.simulate import Outcome, simulated
+from ..experiment.simulate_request import Outcome, simulated
 from ..experiment.sweep import swept_rows
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load

@@ -34,7 +34,7 @@ from .request import (
     refused_row,
     software,
 )
-from .simulate import Outcome
+from .simulate_request import Outcome
 
 SEED = 0
 UNGUARANTEED = "torch (outside the memory guarantee)"

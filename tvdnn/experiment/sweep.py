@@ -12,7 +12,7 @@ from ..report.rows import Floor, Row
 from .processes import Processes
 from .progress import StageReport
 from .request import Request, find_floor, make_problem
-from .simulate import simulated
+from .simulate_request import simulated
 
 
 def swept_rows(
