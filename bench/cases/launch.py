@@ -91,6 +91,11 @@ def per_sample(
     )
 
 
+def beside_copy(raw: Tensor, result: Callable[[], Tensor]) -> Peer:
+    """torch's copy of a section `raw`, beside a codec: `result` decodes what that left."""
+    return Peer(result, raw.clone, raw.double)
+
+
 def first_samples(result: Tensor) -> Tensor:
     return result[:EXACT_SAMPLES]
 

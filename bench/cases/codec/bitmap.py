@@ -1,14 +1,17 @@
 """Bitmap codes, to and from sections of which half the values are zero."""
 
+from dataclasses import replace
 from math import prod
 
 import torch
 from torch import Tensor
 
-from bench.cases.case import BY_TYPE, TYPES, KernelCase, at, over
-from bench.cases.launch import Call, Launch
+from bench.cases.case import BY_TYPE, TYPES, KernelCase, Measured, at, over
+from bench.cases.launch import Call, Launch, beside_copy
 from bench.cases.operands import BF16, U8, Operands, Shape
+from bench.cases.shapes import SECTION
 from tvdnn.kernels.codec.bitmap import bitmap_decode, bitmap_encode, bitmap_nbytes
+from tvdnn.kernels.copy.channels import zero_channels
 
 
 def halved(o: Operands, size: Shape, dtype: torch.dtype) -> Tensor:
@@ -34,7 +37,38 @@ def _bitmap(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
     return Launch(tuple(_calls(o, size, dtype)))
 
 
+def encoding(encode: Call, decode: Call) -> Launch:
+    """The first of two calls, which appends to a count that a kernel clears before it."""
+    raw, count, out = encode.operands[0], encode.operands[-1], decode.operands[-1]
+    clear = Call(zero_channels, (count.view(1, 1),), {})
+
+    def decoded() -> Tensor:
+        decode.run_reference()
+        return out
+
+    return Launch((clear, encode), beside_copy(raw, decoded))
+
+
+def decoding(encode: Call, decode: Call) -> Launch:
+    """The second of two calls, of what the first has made."""
+    out = decode.operands[-1]
+    return Launch((decode,), beside_copy(encode.operands[0], lambda: out), before=(encode,))
+
+
+def _encode(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
+    return encoding(*_calls(o, size, dtype))
+
+
+def _decode(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
+    return decoding(*_calls(o, size, dtype))
+
+
 COMPILED = at([(1 << 22,), (1001,), (1,)], over(dtype=TYPES))
+CODED = Measured("", SECTION, set="codecs", title="2^25 values, half of them 0", peer="a copy")
 CASES = tuple(
-    KernelCase(launcher, _bitmap, BY_TYPE, COMPILED) for launcher in (bitmap_encode, bitmap_decode)
+    KernelCase(launcher, _bitmap, BY_TYPE, COMPILED, [replace(CODED, kernel=name, make=make)])
+    for name, launcher, make in (
+        ("bitmap_encode", bitmap_encode, _encode),
+        ("bitmap_decode", bitmap_decode, _decode),
+    )
 )

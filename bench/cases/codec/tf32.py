@@ -1,11 +1,14 @@
 """TF32 codes, to and from sections of rounded values behind a ReLU."""
 
+from dataclasses import replace
 from math import prod
 
 import torch
+from torch import Tensor
 
 from bench.cases.case import KernelCase, at
-from bench.cases.launch import Launch, launching
+from bench.cases.codec.bitmap import CODED, decoding
+from bench.cases.launch import Call, Launch, beside_copy, launching
 from bench.cases.operands import F32, U8, Operands, Shape
 from tvdnn.kernels.codec.tf32 import tf32_decode, tf32_encode, tf32_nbytes
 from tvdnn.kernels.language.rounding import stored_reference
@@ -13,7 +16,13 @@ from tvdnn.kernels.language.rounding import stored_reference
 
 def _encode(o: Operands, size: Shape) -> Launch:
     raw = stored_reference(o.randn(prod(size)).relu(), F32, "tf32")
-    return launching(tf32_encode, raw, o.out(tf32_nbytes(raw.numel()), dtype=U8))
+    coded, out = o.out(tf32_nbytes(raw.numel()), dtype=U8), torch.empty_like(raw)
+
+    def decoded() -> Tensor:
+        Call(tf32_decode, (coded, out), {}).run_reference()
+        return out
+
+    return launching(tf32_encode, raw, coded, peer=beside_copy(raw, decoded))
 
 
 def _decode(o: Operands, size: Shape) -> Launch:
@@ -22,8 +31,16 @@ def _decode(o: Operands, size: Shape) -> Launch:
     return launching(tf32_decode, coded, out)
 
 
+def _decode_encoded(o: Operands, size: Shape) -> Launch:
+    (encode,) = _encode(o, size).calls
+    raw, coded = encode.operands
+    return decoding(encode, Call(tf32_decode, (coded, torch.empty_like(raw)), {}))
+
+
 COMPILED = at([(1 << 22,), (1001,), (1,)])
+ENCODE = replace(CODED, kernel="tf32_encode", typed=False)
+DECODE = replace(CODED, kernel="tf32_decode", typed=False, make=_decode_encoded)
 CASES = (
-    KernelCase(tf32_encode, _encode, compiled=COMPILED),
-    KernelCase(tf32_decode, _decode, compiled=COMPILED),
+    KernelCase(tf32_encode, _encode, compiled=COMPILED, measured=[ENCODE]),
+    KernelCase(tf32_decode, _decode, compiled=COMPILED, measured=[DECODE]),
 )
