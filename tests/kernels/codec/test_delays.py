@@ -1,4 +1,4 @@
-"""A section that is coded and decoded 1,000 times while other programs delay the codec's.
+"""A section that is coded by programs in any order, and 1,000 times under random delays.
 
 Blocks append to a code in the order in which their programs reach its cursor.
 """
@@ -9,9 +9,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder
 
 from tests.kernels.codec.test_packed import Codec, codecs, drawn, dtypes
-from tvdnn.kernels.codec.compaction import bits_of
+from tvdnn.kernels.codec.compaction import BLOCK, bits_of
 
 DECODES = 1000
 NUMEL = (1 << 18) + 40  # values; the programs of 257 blocks fit the GPU at once
@@ -73,3 +74,31 @@ def test_a_section_comes_back_whatever_delays_the_codec(
         moved += (head != first).any()
     assert wrong.item() == 0
     assert moved.item() > 0, "the delays have changed no order of blocks"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter orders the programs")
+@codecs
+@dtypes
+@pytest.mark.parametrize("seed", range(5))
+def test_a_section_comes_back_whatever_order_programs_run_in(
+    seed: int,
+    dtype: torch.dtype,
+    codec: Codec,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = drawn(9 * BLOCK.value + 40, dtype, generator)
+    capacity = int(bits_of(raw).count_nonzero()) - 700
+    code, in_order = (codec.room(raw, capacity) for _ in range(2))
+    codec.call("encode", raw, *in_order)
+    stock, decoded = InterpreterBuilder.set_grid_idx, torch.full_like(raw, 7)
+
+    def shuffled(self: InterpreterBuilder, x: int, y: int, z: int) -> None:
+        programs = self.grid_dim[0]
+        stock(self, random.Random(seed).sample(range(programs), programs)[x], y, z)
+
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", shuffled)
+    codec.call("encode", raw, *code)
+    codec.call("decode", *code[:2], decoded)
+    assert not torch.equal(code[0], in_order[0])
+    assert torch.equal(bits_of(decoded), bits_of(raw))
