@@ -1,6 +1,9 @@
 """Branches of a file that random networks miss, by names that survive an edit."""
 
+import ast
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,3 +114,38 @@ def test_a_reason_of_what_is_reached_is_told(
     with pytest.raises(SystemExit):
         branches.main()
     assert "tvdnn/ops/one.py: gone(): is reached now" in capsys.readouterr().out
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions within a node, by the names that coverage gives them."""
+    for child in ast.iter_child_nodes(node):
+        name = child.name if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else ""
+        if isinstance(child, ast.FunctionDef):
+            yield prefix + name, child
+        yield from functions(child, f"{prefix}{name}." if name else prefix)
+
+
+def names_lines_of(what: str, text: str) -> bool:
+    """Whether a branch, a line or a function is named by text that is there."""
+    title, _, rest = what.partition(": ")
+    found = dict(functions(ast.parse(text)))
+    name = re.sub(r"@\d+$", "", title.removesuffix("()"))  # one of several of a name
+    if name not in found or not rest:
+        return name in found
+    node = found[name]
+    lines = [line.strip() for line in text.splitlines()[node.lineno - 1 : node.end_lineno]]
+    ends = (*lines, branches.EXIT)
+    return any(rest in (start, *(f"{start} -> {end}" for end in ends)) for start in lines)
+
+
+def test_reasons_are_of_lines_that_are_there() -> None:
+    assert names_lines_of("part: if x: -> return 1", SOURCE)
+    assert not names_lines_of("part: if x: -> return 2", SOURCE)
+    assert not names_lines_of("Of.part()", SOURCE)
+    gone = [
+        f"{file}: {what}"
+        for file, reasons in json.loads(branches.REASONS.read_text()).items()
+        for what in reasons
+        if not names_lines_of(what, (branches.ROOT / file).read_text())
+    ]
+    assert gone == []
