@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import SMALL, Captured, run, table
 from tvdnn.units import KIB
 
@@ -65,6 +67,7 @@ def test_images_that_do_not_fit_name_the_layer(capsys: Captured) -> None:
     assert ".py:" not in err
 
 
+@pytest.mark.usefixtures("few_trials")
 def test_a_plan_is_feasible_at_the_floor_it_names(capsys: Captured) -> None:
     _, out, _ = run(capsys, "plan", *SMALL, "--budget", "100KiB", "--json", "-")
     floor = json.loads(out)["floor_bytes"]

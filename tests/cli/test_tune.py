@@ -22,7 +22,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PROCESSES", 1)
 
 
-@pytest.mark.usefixtures("few_settings")
+@pytest.mark.usefixtures("few_settings", "few_trials")
 def test_tune_settles_and_the_other_commands_use_it(capsys: Captured, tmp_path: Path) -> None:
     plan = ("plan", *SMALL, "--budget", str(BUDGET), "--json", "-")
     before = json.loads(run(capsys, *plan)[1])["row"]
