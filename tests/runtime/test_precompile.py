@@ -81,12 +81,12 @@ def nothing(x_ptr) -> None:  # noqa: ANN001
     pass
 
 
-@pytest.mark.parametrize("script", [ON_ITS_OWN, LAUNCHED_AGAIN], ids=["compiled", "not compiled"])
-def test_launches_within_do_not_run_and_launches_behind_do(script: str, tmp_path: Path) -> None:
+def test_launches_within_do_not_run_and_launches_behind_do(tmp_path: Path) -> None:
     """With Triton's compiler, for a GPU that is not there, apart from the interpreter.
 
     Behind, kernels are ready, or those that failed or were interrupted are compiled anew.
     """
+    script = ON_ITS_OWN + LAUNCHED_AGAIN
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", script],
