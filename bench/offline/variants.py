@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from triton import knobs
 from triton._C.libtriton import nvidia
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import JITFunction
@@ -161,7 +162,8 @@ def compile_variant(variant: Variant, *, assembles: bool) -> Any:
         with replaced(passes, ALLOCATOR, stop):
             return stock(self, module, *rest)
 
-    with replaced(CUDABackend, "make_llir", make_llir):
+    only_binaries = replaced(knobs.compilation, "store_binary_only", True)  # else files of no use
+    with only_binaries, replaced(CUDABackend, "make_llir", make_llir):
         try:
             return variant.kernel._do_compile(variant.key, *variant.arguments)
         except Allocated as allocated:
