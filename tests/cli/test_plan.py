@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import SMALL, Captured, run, table
-from tvdnn.units import KIB
+from tvdnn.units import KIB, format_bytes
 
 
 def test_plan_shows_decisions_memory_and_times(capsys: Captured) -> None:
@@ -90,3 +90,29 @@ def test_every_model_can_be_planned(capsys: Captured) -> None:
     for name in names:
         code, out, _ = run(capsys, "plan", name, "--batch", "2", "--json", "-")
         assert (code, json.loads(out)["row"]["net"]) == (0, name)
+
+
+def test_a_ladder_shows_the_peak_of_each_means(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "ladder.json"
+    code, out, err = run(capsys, "plan", *SMALL, "--ladder", "--json", path)
+    rungs = json.loads(path.read_text())
+    means = ["none", "+ liveness", "+ offload", "+ recompute", "+ shortest launches"]
+    assert code == 0
+    assert [rung["means"] for rung in rungs] == means
+    peaks = [rung["nbytes"] for rung in rungs]
+    assert peaks == sorted(peaks, reverse=True)
+    lines = table(out)
+    assert lines[0] == "least peaks of superneurons, lenet5(32) 32x32 fp32"
+    for rung in rungs:
+        share = f"{rung['nbytes'] / peaks[0]:.0%}"
+        assert f"{rung['means']} {format_bytes(rung['nbytes'])} {share} {rung['step']}" in lines
+    assert err.splitlines() == ["lenet5(32): planning"]
+
+
+def test_a_ladder_is_of_one_policy_and_no_budget(capsys: Captured) -> None:
+    code, _, err = run(capsys, "plan", *SMALL, "--ladder", "--policy", "vdnn-all")
+    assert code == 2
+    assert "vdnn-all has no ladder of peaks; choose one of superneurons" in err
+    code, _, err = run(capsys, "plan", *SMALL, "--ladder", "--budget", "1GiB")
+    assert code == 2
+    assert "--ladder shows least peaks: leave out --budget, --sweep and -o" in err

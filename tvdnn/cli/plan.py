@@ -21,10 +21,11 @@ from ..experiment.simulate_request import Outcome, simulated
 from ..experiment.sweep import swept_rows
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
+from ..planner.policies import superneurons
 from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
-from ..report.tables import maps_table, rows_table, subject, sweep_table
+from ..report.tables import ladder_table, maps_table, rows_table, subject, sweep_table
 from ..units import parse_limit
 from .options import (
     Batch,
@@ -58,18 +59,32 @@ def plan(
         int | None,
         typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
     ] = None,
+    ladder: Annotated[
+        bool,
+        typer.Option(
+            "--ladder",
+            help="Show instead what each means of a policy, superneurons if not given, does to the "
+            "peak.",
+        ),
+    ] = False,
     output: Annotated[Path | None, output_option("With --sweep: FILE.png or FILE.svg.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Plan a training step on a hardware profile, without a GPU: the decision for every map.
 
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
+    With --ladder the least peaks with none of a policy's means, and with more and more of them.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     limit, profile = parse_limit(budget), load(hardware or DEFAULT_PROFILE)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)
     request = as_tuned(request, costs.hardware)
+    if ladder:
+        if sweep is not None or output is not None or budget is not None:
+            raise InputError("--ladder shows least peaks: leave out --budget, --sweep and -o")
+        _ladder(request, costs, policy or superneurons.NAME, json_file)
+        return
     policies = parse_policies(policy or chosen(request, None, limit).policy)
     if sweep is not None:
         _sweep(request, costs, policies, sweep, memory, output, json_file)
@@ -102,6 +117,17 @@ def _sweep(
     write_json([row.to_json() for row in rows], json_file)
     if output is not None:
         figures.draw_sweep(rows, output, title=subject(rows[0]))
+
+
+def _ladder(request: Request, costs: Costs, policy: str, json_file: str | None) -> None:
+    with stages(messages(), f"{request.net}({request.batch})") as report:
+        report("planning", 0.0)
+        rungs = make_problem(request, costs).ladder(policy)
+        report("planning", 1.0)
+    size = f"{request.image_size}x{request.image_size}"
+    title = f"least peaks of {policy}, {request.net}({request.batch}) {size} {request.dtype}"
+    show(ladder_table(title, rungs), json_file=json_file)
+    write_json([rung._asdict() for rung in rungs], json_file)
 
 
 def _show(found: Outcome, json_file: str | None) -> None:

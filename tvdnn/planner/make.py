@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..gc_pause import without_collection
@@ -13,13 +13,21 @@ from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.schedule import Schedule
 from .lowering.floor import MinimumSchedule, floor_lower_bound
-from .policies import policy_named
+from .policies import POLICIES, policy_named
 from .problem import GraphProblem, Policy
 from .timing.merge_syncs import merge_sync_points
 from .timing.step_bound import LowerBound, lower_bound
 from .verify.check import check
 
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
+
+
+class Rung(NamedTuple):
+    """The peak of a plan of some of a policy's means: those of the rungs before and one more."""
+
+    means: str
+    nbytes: int  # of the device
+    step: str  # that sets them
 
 
 class Problem:
@@ -98,6 +106,25 @@ class Problem:
     def baseline_nbytes(self, policy: str) -> int:
         """Bytes of network-wide allocation: every buffer at its own address."""
         return self.graph(policy).baseline_nbytes
+
+    @without_collection()
+    def ladder(self, policy: str) -> tuple[Rung, ...]:
+        """The least peaks of plans of more and more means of a policy, checked.
+
+        The first is that of network-wide allocation. Raises InputError for a policy without a
+        ladder.
+        """
+        named = policy_named(policy)
+        if named.ladder is None:
+            known = (each.name for each in POLICIES.values() if each.ladder is not None)
+            raise InputError(f"{policy} has no ladder of peaks; choose one of {', '.join(known)}")
+        problem = self._of(named, None)
+        rungs = [Rung("none", problem.graph.baseline_nbytes, "every buffer at its own address")]
+        for means, plan in named.ladder(problem):
+            least = MinimumSchedule.of(problem.graph, plan, self.costs)
+            check(least.schedule(problem.budgets))
+            rungs.append(Rung(means, *least.floor))
+        return tuple(rungs)
 
     def _schedule(self, policy: Policy, lead: int | None) -> Schedule:
         """The schedule of the policy, not checked yet."""

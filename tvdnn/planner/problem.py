@@ -79,3 +79,5 @@ class Policy:
     fused: bool = True  # plans over fused ops
     recomputes: bool = False  # may make maps again
     searches: bool = False  # tries many plans and takes the fastest
+    # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
+    ladder: Callable[[GraphProblem], Iterable[tuple[str, Plan]]] | None = None

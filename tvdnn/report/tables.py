@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..graph import CODECS
+from ..planner.make import Rung
 from ..planner.timing.calibrate import SHOWN, Calibration
 from ..units import format_bytes
 from .maps import BOTH, MapRow
@@ -93,6 +94,17 @@ def sweep_table(rows: Sequence[Row]) -> Table:
         cells = (at[policy] for policy in policies)
         texts = (text for row in cells for text in (_step(row), _milliseconds(row.bound_s)))
         table.add_row(format_bytes(budget), *texts)
+    return table
+
+
+def ladder_table(title: str, rungs: Sequence[Rung]) -> Table:
+    """A line for each means: the peak with it and all before, and its share of the first."""
+    table = Table(title=title, **LOOK)
+    for heading in ("means", "peak", "of all", "set by"):
+        table.add_column(heading, justify="right" if heading in ("peak", "of all") else "left")
+    for rung in rungs:
+        share = f"{rung.nbytes / rungs[0].nbytes:.0%}"
+        table.add_row(rung.means, format_bytes(rung.nbytes), share, rung.step)
     return table
 
 

@@ -4,7 +4,7 @@ Layers go block by block. Neighbouring layers may go section-major: each block r
 them while it is on the device, and the gradients between them never exist for the whole batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import product
 
@@ -65,6 +65,19 @@ def belady_choice(
     is idle for longest, and its copy may have begun at its last use. Of one map these are the last
     sections. Takes O(n log n).
     """
+    return first_ranked(required, intervals, limits, lambda idle: -idle.next)
+
+
+def first_ranked(
+    required: Array,
+    intervals: Sequence[IdleInterval],
+    limits: MemoryLimit,
+    rank: Callable[[IdleInterval], int],
+) -> list[IdleInterval] | None:
+    """Idle intervals as each launch needs them, of the lowest rank first; None if too few are idle.
+
+    Of one rank the last sections leave.
+    """
     coming = sorted(intervals, key=lambda idle: idle.last, reverse=True)
     present: list[tuple[int, int, int, IdleInterval]] = []
     offloaded: list[tuple[int, int]] = []
@@ -72,14 +85,15 @@ def belady_choice(
     for launch, excess in enumerate((required - limits).tolist()):
         while coming and coming[-1].last < launch:
             idle = coming.pop()
-            heappush(present, (-idle.next, -idle.section, len(coming), idle))
+            heappush(present, (rank(idle), -idle.section, len(coming), idle))
         while offloaded and offloaded[0][0] <= launch:
             freed -= heappop(offloaded)[1]
         while freed < excess:
-            if not present or -present[0][0] <= launch:
+            if not present:
                 return None
             idle = heappop(present)[-1]
-            heappush(offloaded, (idle.next, idle.nbytes))
-            chosen.append(idle)
-            freed += idle.nbytes
+            if idle.next > launch:
+                heappush(offloaded, (idle.next, idle.nbytes))
+                chosen.append(idle)
+                freed += idle.nbytes
     return chosen

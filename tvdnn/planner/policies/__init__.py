@@ -5,13 +5,14 @@ from typing import Final
 
 from ...errors import InputError
 from ..problem import Policy
-from . import auto, keep, tvdnn, vdnn
+from . import auto, keep, superneurons, tvdnn, vdnn
 
 POLICIES: Final[Mapping[str, Policy]] = {
     policy.name: policy
     for policy in (
         *keep.POLICIES,
         *vdnn.POLICIES,
+        *superneurons.POLICIES,
         *tvdnn.POLICIES,
         *auto.POLICIES,
     )
