@@ -77,7 +77,10 @@ def activated() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, CLASSES))
 
 
-POLICIES = ({"policy": "vdnn-all:p"}, MOVED, {"policy": "auto"})
+POLICIES = (
+    MOVED,
+    *({"policy": policy} for policy in ("vdnn-all:p", "superneurons:memory", "auto")),
+)
 NETWORKS = {
     name: NetworkCase(make, SHAPE, runs=(EXACT, HALF), policies=POLICIES, atol=3e-5)
     for name, make in {

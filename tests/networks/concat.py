@@ -134,7 +134,7 @@ class Flat(nn.Module):
 
 POLICIES = (
     MOVED,
-    *({"policy": policy} for policy in ("vdnn-dyn", "vdnn-conv:p", "auto")),
+    *({"policy": policy} for policy in ("vdnn-dyn", "vdnn-conv:p", "superneurons:memory", "auto")),
 )
 NETWORKS = {
     "blocks": NetworkCase(blocks, SHAPE, runs=(EXACT, HALF), policies=POLICIES),

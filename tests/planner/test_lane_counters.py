@@ -45,7 +45,9 @@ def run(schedule: Schedule, segments: Sequence[range], rng: random.Random) -> li
 
 
 @pytest.mark.parametrize(("copies", "launches"), [(1, 3), (3, 1000), (1000, 5), (1000, 1000)])
-@pytest.mark.parametrize("policy", ["vdnn-all", "tvdnn-heuristic", "vdnn-all:p:sync"])
+@pytest.mark.parametrize(
+    "policy", ["vdnn-all", "superneurons", "tvdnn-heuristic", "vdnn-all:p:sync"]
+)
 def test_lanes_run_no_step_before_what_it_waits_for(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, copies: int, launches: int
 ) -> None:

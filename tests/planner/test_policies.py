@@ -221,7 +221,10 @@ def test_the_floor_is_a_budget_that_works(coarse: Graph, policy: str) -> None:
 
 
 @pytest.mark.usefixtures("few_trials")
-@pytest.mark.parametrize("policy", ["keep", "vdnn-all", "vdnn-all:m", "vdnn-conv", "auto"])
+@pytest.mark.parametrize(
+    "policy",
+    ["keep", "vdnn-all", "vdnn-all:m", "vdnn-conv", "superneurons", "superneurons:lru", "auto"],
+)
 def test_every_budget_from_the_floor_up_works(policy: str) -> None:
     """Ten budgets from the floor to past the bytes of keep; the peak is inside each."""
     graph = training(32, "bf16", chunk_size=4 * MIB, depths=(1, 1, 2, 2, 2), image=96)

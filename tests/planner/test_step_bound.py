@@ -40,7 +40,9 @@ def vgg16() -> Graph:
     batch=st.integers(2, 9),
     chunk_size=st.integers(200, 10_000),
     share=st.floats(0, 1),
-    policy=st.sampled_from(("keep", "vdnn-all:m", "vdnn-conv:p", "vdnn-dyn", "auto")),
+    policy=st.sampled_from(
+        ("keep", "vdnn-all:m", "vdnn-conv:p", "vdnn-dyn", "superneurons:lru", "auto")
+    ),
 )
 def test_no_policy_beats_it(
     seed: int, batch: int, chunk_size: int, share: float, policy: str
@@ -56,7 +58,7 @@ def test_no_policy_beats_it(
     roomy = max(floor, make_schedule(graph, costs, policy="keep").peak_nbytes)
     budget = floor + round(share * (roomy - floor))
     schedule = make_schedule(graph, costs, policy=policy, budget=budget)
-    found = lower_bound(graph, costs, budget=budget, recompute=policy == "auto")
+    found = lower_bound(graph, costs, budget=budget, recompute=policy_named(policy).recomputes)
     assert found is not None
     assert found.step_s <= simulate(schedule, costs).step_s * (1 + ROUNDING)
 

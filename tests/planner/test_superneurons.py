@@ -23,7 +23,7 @@ from tvdnn.planner.ir.schedule import Action, Lane, Schedule
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import POLICIES
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.recompute.checkpoints import Mode, find_checkpoints
+from tvdnn.planner.recompute.checkpoints import SegmentMode, find_checkpoints
 from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.recompute.weave import Making
 from tvdnn.units import KIB, MIB
@@ -99,7 +99,7 @@ def test_cost_aware_compares_each_segment_with_the_largest_layer(chain: Graph) -
     assert long.nbytes == 4 * MAP + MAP + 2 * MAP + SUMS
     assert short.nbytes == MAP // 4 + MAP + MAP // 4 + MAP // 8 + SUMS // 2
     assert [found.is_speed_centric(each) for each in (long, short)] == [False, True]
-    made = found.made(Mode.COSTAWARE)
+    made = found.made(SegmentMode.COSTAWARE)
     assert {made[read] for read in long.reads} == {Making.AFRESH}
     assert {made[read] for read in short.reads} == {Making.ONCE}
 

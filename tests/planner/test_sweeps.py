@@ -36,6 +36,8 @@ TRUE = (  # seeds of networks: the floors of 157 and 393 take random orders
     ("tvdnn-heuristic", (13, 393)),
     ("auto", (2, 157)),
     ("vdnn-dyn", (0, 13)),
+    ("superneurons", (0, 13)),
+    ("superneurons:memory:lru", (2, 157)),
 )
 
 

@@ -50,7 +50,8 @@ class Trainer:
     - `loss_weights`: the factors with which the losses of several outputs are added.
     - `optimizer`: `tvdnn.optim.SGD` (the default) or `tvdnn.optim.AdamW`. Learning rates are
       changed on `trainer.optimizer`, which torch's schedulers take.
-    - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "tvdnn-ilp", "tvdnn-heuristic", "auto".
+    - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "superneurons", "tvdnn-ilp",
+      "tvdnn-heuristic", "auto".
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
     - `host_budget`: the most pinned host bytes, as a number or as text.

@@ -7,12 +7,16 @@ each segment (`:costaware`). With `:lru` checkpoints leave only where bytes are 
 as long as the free bytes allow.
 
 Our own choices: outputs of layers of several inputs, and the network's inputs, are checkpoints too.
-Sections leave one by one. All is decided before the step.
+Sections leave one by one. All is decided before the step. Where the paper picks a convolution's
+algorithm by its workspace, launches are shorter here: a weight gradient's partial sums are a part
+of the graph, and in other partial sums it would have other bits.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
 
 from ...graph import Direction, Graph
 from ...placement.cuda_blocks import usable_nbytes
@@ -22,14 +26,17 @@ from ..ir.schedule import Schedule
 from ..lowering.build_program import build_program
 from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
 from ..lowering.launch_lengths import with_longest_launches
+from ..lowering.launch_limits import Array
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 from ..lowering.segments import Variant, in_blocks, pass_groups
 from ..offload.tensor_cache import least_recently_used
 from ..problem import GraphProblem, Policy
-from ..recompute.checkpoints import CONV, Checkpoints, Mode, find_checkpoints
+from ..recompute.checkpoints import CONV, Checkpoints, SegmentMode, find_checkpoints
 from ..recompute.supplies import Supplies
 from ..recompute.weave import PassRun, weave
+
+Chooser: TypeAlias = Callable[[int], Plan | None]  # the plan within so many bytes
 
 NAME = "superneurons"
 # Shares of the arena that launches may fill: copies ahead of their uses, and gaps, have the rest.
@@ -45,7 +52,7 @@ class _Order:
     whole: tuple[Segment, ...]
 
     @classmethod
-    def of(cls, problem: GraphProblem, mode: Mode | None) -> "_Order":
+    def of(cls, problem: GraphProblem, mode: SegmentMode | None) -> "_Order":
         """By a mode of recompute; None recomputes nothing."""
         graph, known = problem.graph, problem.once(_checkpoints)
         runs = [PassRun(tuple(group), Variant.KEEP, joins=False) for group in pass_groups(graph)]
@@ -56,10 +63,10 @@ class _Order:
     def in_blocks(self, block: Variant) -> tuple[Segment, ...]:
         return tuple(in_blocks(self.graph, each.slots, block) for each in self.whole)
 
-    def idle(self, program: Program, *, all_gaps: bool) -> list[IdleInterval]:
+    def idle(self, program: Program, *, every_interval: bool) -> list[IdleInterval]:
         """When checkpoints may be away: between forward and backward, or between any two uses."""
         found = forward_backward_idle(program)
-        found += intra_pass_idle(program) if all_gaps else ()
+        found += intra_pass_idle(program) if every_interval else ()
         windows = _Windows(program)
         return [
             replace(idle, earliest_prefetch=windows.earliest(idle))
@@ -120,49 +127,61 @@ def _eager_plan(order: _Order, name: str, block: Variant) -> Plan:
     """The plan that offloads all checkpoints between forward and backward."""
     segments = order.in_blocks(block)
     program = build_program(order.graph, Plan(name, segments))
-    return order.plan(name, segments, order.idle(program, all_gaps=False))
+    return order.plan(name, segments, order.idle(program, every_interval=False))
 
 
-def _cached_plan(order: _Order, name: str, limit: int) -> Plan | None:
-    """The plan of the tensor cache of `limit` bytes, in whole batches; None where it is too small.
+def _tensor_cache(order: _Order, name: str) -> Chooser:
+    """The plans of tensor caches by their bytes, in whole batches; None for one too small.
 
     Layers count as in runs that fill the GPU or, where these do not fit, as in their least blocks.
     """
-    for block in (Variant.PERFORMANCE, Variant.MEMORY):
+
+    @cache
+    def known(block: Variant) -> tuple[Array, list[IdleInterval]]:
         program = build_program(order.graph, Plan(name, order.in_blocks(block)))
-        idle = order.idle(program, all_gaps=True)
-        offloaded = least_recently_used(required_nbytes(program), idle, limit)
-        if offloaded is not None:
-            return order.plan(name, order.whole, offloaded)
-    return None
+        return required_nbytes(program), order.idle(program, every_interval=True)
+
+    def choose(limit: int) -> Plan | None:
+        for block in (Variant.PERFORMANCE, Variant.MEMORY):
+            offloaded = least_recently_used(*known(block), limit)
+            if offloaded is not None:
+                return order.plan(name, order.whole, offloaded)
+        return None
+
+    return choose
 
 
-def _plans(problem: GraphProblem, name: str, mode: Mode, *, cached: bool) -> Iterator[Plan]:
+def _plans(problem: GraphProblem, name: str, mode: SegmentMode, *, cached: bool) -> Iterator[Plan]:
     """Plans inside the budget, the longest launches first."""
     order, arena = _Order.of(problem, mode), problem.budgets.arena
+    all_offloaded = _eager_plan(order, name, Variant.KEEP)
     if arena is None:
-        yield (
-            order.plan(name, order.whole, []) if cached else _eager_plan(order, name, Variant.KEEP)
-        )
+        yield order.plan(name, order.whole, []) if cached else all_offloaded
         return
+    choose = _tensor_cache(order, name) if cached else lambda _: all_offloaded
+    before: Plan | None = None
     for share in SHARES:
         limit = usable_nbytes(round(share * arena))
-        plan = (
-            _cached_plan(order, name, limit) if cached else _eager_plan(order, name, Variant.KEEP)
-        )
-        if plan is not None:
-            yield with_longest_launches(problem.graph, plan, limit)
+        plan = choose(limit)
+        if plan is None:
+            return
+        plan = with_longest_launches(problem.graph, plan, limit)
+        if plan != before:
+            yield plan
+        before = plan
 
 
-def _leanest(problem: GraphProblem, name: str, mode: Mode, *, cached: bool) -> Iterator[Plan]:
+def _leanest(
+    problem: GraphProblem, name: str, mode: SegmentMode, *, cached: bool
+) -> Iterator[Plan]:
     """The plan of the smallest blocks that offloads all checkpoints."""
     order = _Order.of(problem, mode)
     segments = order.in_blocks(Variant.MEMORY)
     program = build_program(problem.graph, Plan(name, segments))
-    yield order.plan(name, segments, order.idle(program, all_gaps=cached))
+    yield order.plan(name, segments, order.idle(program, every_interval=cached))
 
 
-def _ladder(problem: GraphProblem, name: str, mode: Mode) -> Iterator[tuple[str, Plan]]:
+def _ladder(problem: GraphProblem, name: str, mode: SegmentMode) -> Iterator[tuple[str, Plan]]:
     """Plans of whole batches with more and more of the means, at last in the least launches."""
     none, order = _Order.of(problem, None), _Order.of(problem, mode)
     yield "+ liveness", none.plan(name, none.whole, [])
@@ -171,7 +190,7 @@ def _ladder(problem: GraphProblem, name: str, mode: Mode) -> Iterator[tuple[str,
     yield "+ shortest launches", _eager_plan(order, name, Variant.MEMORY)
 
 
-def _policy(name: str, mode: Mode, *, cached: bool) -> Policy:
+def _policy(name: str, mode: SegmentMode, *, cached: bool) -> Policy:
     def schedule(problem: GraphProblem) -> Schedule | None:
         return problem.first_that_fits(_plans(problem, name, mode, cached=cached))
 
@@ -186,7 +205,7 @@ def _policy(name: str, mode: Mode, *, cached: bool) -> Policy:
 
 
 def _policies() -> Iterator[Policy]:
-    modes = {"": Mode.COSTAWARE} | {f":{mode.value}": mode for mode in Mode}
+    modes = {"": SegmentMode.COSTAWARE} | {f":{mode.value}": mode for mode in SegmentMode}
     for suffix, mode in modes.items():
         for cached in (False, True):
             yield _policy(NAME + suffix + ":lru" * cached, mode, cached=cached)

@@ -20,7 +20,7 @@ Reads: TypeAlias = Mapping[tuple[str, int], frozenset[str]]
 CONV = "conv"  # the trait, in `Graph.vdnn_traits`, of convolutions
 
 
-class Mode(Enum):
+class SegmentMode(Enum):
     """When the maps of a segment are made again."""
 
     SPEED = "speed"  # once, at the first layer of backward that reads one; then they stay
@@ -49,12 +49,12 @@ class Checkpoints:
         """Whether the cost-aware mode makes the segment once."""
         return segment.nbytes <= self.largest_layer_nbytes
 
-    def made(self, mode: Mode) -> Mapping[tuple[str, int], Making]:
+    def made(self, mode: SegmentMode) -> Mapping[tuple[str, int], Making]:
         """When each read of backward finds its map made again."""
         found: dict[tuple[str, int], Making] = {}
         for segment in self.segments:
-            once = mode is Mode.SPEED
-            if mode is Mode.COSTAWARE:
+            once = mode is SegmentMode.SPEED
+            if mode is SegmentMode.COSTAWARE:
                 once = self.is_speed_centric(segment)
             found |= dict.fromkeys(segment.reads, Making.ONCE if once else Making.AFRESH)
         return found
