@@ -84,6 +84,17 @@ def test_convolutions_are_checkpoints_and_cheap_maps_lie_between(chain: Graph) -
     }
 
 
+def test_a_map_behind_a_lost_convolution_is_a_checkpoint_itself() -> None:
+    """Backward of an average reads nothing: it takes no convolution's output, and leaves its own.
+
+    Linear layers' outputs stay.
+    """
+    first = [nn.Conv2d(3, 4, 3), nn.AvgPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()]
+    net = nn.Sequential(*first, nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    graph = training_graph(net, torch.empty(4, 3, 10, 10), optimizer=SGD(), fuse=False)
+    assert moved(planned(graph, "superneurons", None)) == {"input", "1", "2"}
+
+
 def test_cost_aware_compares_each_segment_with_the_largest_layer(chain: Graph) -> None:
     """The largest layer is convolution 5 in backward: its input and the gradients of both ends.
 

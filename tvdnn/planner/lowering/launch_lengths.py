@@ -17,7 +17,8 @@ from .list_scheduler import required_nbytes
 def with_longest_launches(graph: Graph, plan: Plan, limit: int) -> Plan:
     """The plan with the longest launches whose bytes fit `limit`, halved until they do.
 
-    Launches that do not fit at one unit of samples keep that length. Its segments run whole.
+    Launches that do not fit at one unit of samples keep that length. The given plan has whole
+    segments.
     """
     whole = plan.segments
     rows = {number: _domain(graph, segment) for number, segment in enumerate(whole)}

@@ -6,7 +6,8 @@ in backward, for a segment once (`:speed`), for every layer (`:memory`), or as s
 each segment (`:costaware`). With `:lru` checkpoints leave only where bytes are short. Launches are
 as long as the free bytes allow.
 
-Our own choices: outputs of layers of several inputs, and the network's inputs, are checkpoints too.
+Our own choices: the network's inputs, outputs of layers of several inputs, and cheap maps behind a
+convolution whose output backward does not read, are checkpoints too. Linear layers' outputs stay.
 Sections leave one by one. All is decided before the step. Where the paper picks a convolution's
 algorithm by its workspace, launches are shorter here: a weight gradient's partial sums are a part
 of the graph, and in other partial sums it would have other bits.
@@ -77,7 +78,7 @@ class _Order:
     def plan(self, name: str, segments: tuple[Segment, ...], offloaded: list[IdleInterval]) -> Plan:
         """The plan of these segments that offloads sections in these idle intervals."""
         reasons = {idle.buffer: "checkpoint" for idle in offloaded}
-        remade = (name for segment in self.checkpoints.segments for name in segment.maps)
+        remade = (name for each in self.checkpoints.segments for name in sorted(each.maps))
         again = {
             buffer
             for segment in segments

@@ -41,7 +41,9 @@ class MapSegment:
 class Checkpoints:
     """The maps that SuperNeurons offloads, and the segments that it recomputes."""
 
-    offloaded: frozenset[str]  # outputs of convolutions and of layers of several inputs, and inputs
+    # Inputs, and outputs of convolutions, of layers of several inputs, and of cheap layers that
+    # cannot be made again without a convolution.
+    offloaded: frozenset[str]
     segments: tuple[MapSegment, ...]
     largest_layer_nbytes: int  # l_peak of the paper
 
@@ -90,20 +92,26 @@ def _cheap_reads(supplies: Supplies) -> Iterator[tuple[tuple[str, int], frozense
 
 def _is_cheap(graph: Graph, pass_: Pass) -> bool:
     """Whether the pass is of forward, multiplies nothing and joins no maps."""
-    if pass_.direction is not Direction.FORWARD or pass_.flops:
-        return False
-    return len({*graph.ops[pass_.op].inputs}) <= 1
+    return pass_.direction is Direction.FORWARD and not pass_.flops and not _joins(graph, pass_)
+
+
+def _joins(graph: Graph, pass_: Pass) -> bool:
+    return len({*graph.ops[pass_.op].inputs}) > 1
 
 
 def _offloaded(graph: Graph) -> Iterator[str]:
-    """The maps that convolutions and layers of several inputs write, and the network's inputs."""
+    """The network's inputs, and all maps but those that linear layers write."""
     yield from (name for name, value in graph.inputs.items() if value in graph.traced.inputs)
-    for pass_ in graph.passes:
-        if pass_.direction is Direction.FORWARD:
-            joins = len({*graph.ops[pass_.op].inputs}) > 1
-            if joins or graph.vdnn_traits.get(pass_.op) == CONV:
-                written = (graph.buffers[name] for name in pass_.written_buffers)
-                yield from (buffer.name for buffer in written if buffer.kind is Kind.MAP)
+    forward = [each for each in graph.passes if each.direction is Direction.FORWARD]
+    linear = {
+        name
+        for pass_ in forward
+        if pass_.flops and graph.vdnn_traits.get(pass_.op) != CONV and not _joins(graph, pass_)
+        for name in pass_.written_buffers
+    }
+    for name in {name for pass_ in forward for name in pass_.written_buffers} - linear:
+        if graph.buffers[name].kind is Kind.MAP:
+            yield name
 
 
 def _layers(graph: Graph) -> Mapping[tuple[str, Direction], set[str]]:
