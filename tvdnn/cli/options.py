@@ -65,7 +65,8 @@ HostBudget = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        help=f"{BASE_POLICIES}; vdnn policies take :m or :p, and :sync after."
+        help=f"{BASE_POLICIES}; vdnn policies take :m or :p, and :sync after, superneurons "
+        ":speed, :memory or :costaware, and :lru after."
         " If not given what tuning found, or auto."
     ),
 ]
