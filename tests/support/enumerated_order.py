@@ -23,6 +23,7 @@ from tvdnn.planner.lowering.list_scheduler import required_nbytes
 from tvdnn.planner.lowering.program import Program
 
 MIN_SHARE = 0.1  # of the bytes of the largest gap: smaller gaps are not bridged
+MOST_GAPS = 10  # the largest: what is made again has gaps of its own
 MIN_IDLE = 0.1  # of the launches' seconds: shorter gaps inside forward or backward are not bridged
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -52,7 +53,9 @@ class Order:
             found.setdefault(key, []).append(each)
         sizes = {key: sum(each.nbytes for each in gap) for key, gap in found.items()}
         least = MIN_SHARE * max(sizes.values(), default=0)
-        yield from (tuple(gap) for key, gap in found.items() if key[1] != RAW or sizes[key] > least)
+        large = [key for key in found if key[1] != RAW or sizes[key] > least]
+        largest = sorted(large, key=lambda key: -sizes[key])[:MOST_GAPS]
+        yield from (tuple(found[key]) for key in large if key in largest)
 
     def _is_long(self, idle: IdleInterval) -> bool:
         idle_s = self._seconds[idle.last + 1 : idle.next].sum()
