@@ -6,8 +6,8 @@
 A row is one network and budget. `ratio` is auto's simulated seconds in those of the fastest plan
 that enumeration finds. Over each gap of a map that plan lets the map stay, leave the device, be
 made again or have a code, which may leave as well. Enumeration looks for plans that take up to
-1.002 times auto's seconds. Where it finds none, `ratio` is null: auto is faster than all of them.
-`complete` is false where it ended after `--most` simulated plans, and faster ones may be left.
+1.002 times auto's seconds. Where it finds none, `ratio` is null. `complete` is false where it ended
+after `--most` simulated plans: faster plans may be left, and no ratio of such a row is a proof.
 `fits` is false where auto has no plan. `wins` are the means without which every plan is slower than
 the fastest, by any part of a second.
 """
