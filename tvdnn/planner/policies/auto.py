@@ -31,7 +31,8 @@ def _schedule(problem: GraphProblem) -> Schedule | None:
         offloading = heuristic(problem)
         if offloading is None:
             return problem.first_that_fits(_leanest(problem))
-        return replace(offloading, plan=replace(offloading.plan, policy=AUTO))
+        offloading = replace(offloading, plan=replace(offloading.plan, policy=AUTO))
+        return with_joint_plan(problem, offloading, AUTO)
     best_s = simulate(best, problem.costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(problem.graph, kinds, name=AUTO, default=Variant.PERFORMANCE)
