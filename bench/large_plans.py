@@ -94,10 +94,12 @@ def graph_of(case: Case) -> Graph:
         channels, *sides = models.image_shape(case.net)
         sides = sides if case.side is None else [case.side, case.side]
         x = torch.empty(case.batch, channels, *sides)
+    policy = policy_named(case.policy)
     return training_graph(
         net,
         x,
-        fuse=policy_named(case.policy).fused,
+        fuse=policy.fused,
+        coded_pools=policy.coded_pools,
         optimizer=SGD(momentum=0.9),
         dtype=case.dtype,
         chunk_size=case.chunk_size,

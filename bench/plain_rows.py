@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.entries import UNKNOWN, machine
+from bench.gist_memory import PAPERS
 from bench.markdown import at, table
 from tvdnn.units import KIB, format_bytes
 
 Values = Mapping[str, Any]
 Text = Callable[[Values], str]
 NONE = "-"
+MB = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,41 @@ def _rates(rows: Sequence[Values]) -> Sequence[Values]:
     return [row for row in rows if row["measured"] == "rate"]
 
 
+def _by_network_and_type(rows: Sequence[Values]) -> Sequence[Values]:
+    """A row a network and type: each policy's bytes of the arena, and its ratio.
+
+    Behind each type comes the mean of the ratios of the paper's five networks.
+    """
+    found = []
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        mine = [row for row in rows if row["dtype"] == dtype]
+        for net in dict.fromkeys(row["net"] for row in mine):
+            of_net = [row for row in mine if row["net"] == net]
+            cells = {_planned_as(row): _bytes_and_ratio(row) for row in of_net}
+            found.append({**of_net[0], "network": _network(of_net[0]), **cells})
+        ratios: dict[str, list[float]] = {}
+        for row in (row for row in mine if row["net"] in PAPERS):
+            ratios.setdefault(_planned_as(row), []).append(row["ratio"])
+        means = {key: f"{sum(each) / len(each):.2f}x" for key, each in ratios.items()}
+        found.append({"network": "mean of the first five", "dtype": dtype, **means})
+    return found
+
+
+def _planned_as(row: Values) -> str:
+    return f"{row['policy']}, {'fused' if row['fused'] else 'single'}"
+
+
+def _bytes_and_ratio(row: Values) -> str:
+    """Megabytes of the arena and their ratio; the seconds beside keep's of the same graph."""
+    more = row["predicted_s"] / row["keeps_s"] - 1.0
+    return f"{row['arena_bytes'] / MB:,.0f} ({row['ratio']:.2f}x, {more:+.1%})"
+
+
+def _parameters_and_state(row: Values) -> str:
+    both = [row.get("parameter_bytes"), row.get("state_bytes")]
+    return NONE if None in both else f"{sum(both) / MB:,.0f}"
+
+
 def _by_architecture(rows: Sequence[Values]) -> Sequence[Values]:
     """A row an architecture: its kernels and variants, and the most that any takes."""
     most = ("shared_nbytes", "registers", "spilled_nbytes")
@@ -88,6 +125,39 @@ LARGE_PLANS = PlainTable(
         ("keep's ms", _milliseconds("kept_s")),
         ("planning s", _value("plan_cpu_s", ".1f")),
         ("checking s", _value("check_cpu_s", ".2f")),
+    ),
+)
+GIST_MEMORY = PlainTable(
+    "Memory of Gist's networks on single layers",
+    "plans/gist_memory.json",
+    "MB of the arena at its peak: stored maps and all else but parameters and optimizer state, as "
+    "Gist counts. In brackets the ratio to keep, and the predicted time beside it. Planned for an "
+    "H200: nothing was run but a step that counts zeros. SSDC and bitmap codes have room for these "
+    "densities, of random weights.",
+    (
+        ("network", _value("network")),
+        ("type", _value("dtype")),
+        ("parameters and state", _parameters_and_state),
+        ("keep", _value("keep, single")),
+        ("gist-lossless", _value("gist-lossless, single")),
+        ("ssdc", _value("gist-lossless:ssdc, single")),
+        ("bitmap", _value("gist-lossless:bitmap, single")),
+        ("tf32", _value("gist-lossless:tf32, single")),
+    ),
+    _by_network_and_type,
+)
+GIST_MEMORY_FUSED = replace(
+    GIST_MEMORY,
+    title="Memory of Gist's networks on fused ops",
+    note="The same over fused ops. The ratio is to keep on single layers, the time beside keep on "
+    "fused ops.",
+    columns=(
+        *GIST_MEMORY.columns[:3],
+        ("keep", _value("keep, fused")),
+        ("gist-lossless:fused", _value("gist-lossless, fused")),
+        ("ssdc", _value("gist-lossless:ssdc, fused")),
+        ("bitmap", _value("gist-lossless:bitmap, fused")),
+        ("tf32", _value("gist-lossless:tf32, fused")),
     ),
 )
 REPLANS = PlainTable(

@@ -11,7 +11,10 @@ from tvdnn.engine import Trainer
 from tvdnn.kernels.conv import depthwise
 from tvdnn.optim import SGD
 
-pytestmark = pytest.mark.usefixtures("few_trials")
+pytestmark = [
+    pytest.mark.usefixtures("few_trials"),
+    pytest.mark.filterwarnings("ignore:.*packed codes of a step:RuntimeWarning"),
+]
 
 RUNS = [(name, run) for name, case in NETWORKS.items() for run in case.runs]
 RTOL = 1e-4  # of float32 beside float64

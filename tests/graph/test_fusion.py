@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.support.networks import NetworkMaker, random_chain, vgg
 from tests.support.running import random_batches, train
 from tvdnn import models
 from tvdnn.engine import training_graph
-from tvdnn.graph import Graph, Kind, Network, fuse
+from tvdnn.graph import Graph, Kind, Network, fuse, relu_max_pool2d_codes
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Roofline
@@ -89,6 +90,21 @@ def test_what_others_read_or_the_network_returns_stays() -> None:
 
     network = fuse(trace(Branches(), (torch.empty(2, 3, 4, 4),)))
     assert sorted(kinds(network)) == ["conv2d", "max_pool2d_codes", "max_pool2d_codes", "relu"]
+
+
+def test_only_poolings_that_read_a_relu_alone_get_codes() -> None:
+    """By hand: of three poolings one has no ReLU before it, and one shares its ReLU."""
+    layers = [("conv", 8), ("max_pool",), ("relu",), ("max_pool",), ("conv", 8), ("relu",)]
+    plain = chain(*layers, ("max_pool",), ("flatten",), ("linear", 3))
+    *ops, pool, flat, last = plain.ops
+    shared = replace(flat, name="other", inputs=(ops[-1].output,), output="other")
+    values = {**plain.values, "other": replace(plain.values[ops[-1].output], name="other")}
+    forked = replace(plain, ops=(*ops, pool, shared, flat, last), values=values)
+    coded = "max_pool2d_codes"
+    pools = [kind for kind in kinds(relu_max_pool2d_codes(plain)) if "pool" in kind]
+    assert pools == ["max_pool2d", coded, coded]
+    pools = [kind for kind in kinds(relu_max_pool2d_codes(forked)) if "pool" in kind]
+    assert pools == ["max_pool2d", coded, "max_pool2d"]
 
 
 def vgg16(*, fuse: bool) -> Graph:

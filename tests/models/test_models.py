@@ -13,14 +13,16 @@ from tvdnn import models
 from tvdnn.errors import InputError
 from tvdnn.trace.trace import trace
 
-# Caffe's for the original AlexNet and NiN, Cadene's for Inception-v4, torchvision's for the heads'
-# networks without their heads; OverFeat's paper says 145 M of its fast model.
+# Caffe's for the original AlexNet and GoogLeNet and for NiN, Cadene's for Inception-v4,
+# torchvision's for the heads' networks without their heads; OverFeat's paper says 145 M of its fast
+# model.
 NUM_PARAMS = {
     "lenet5": 61_706,
     "alexnet_lrn": 60_965_224,
     "overfeat": 145_920_872,
     "nin": 7_595_176,
     "googlenet": 6_624_904,
+    "googlenet_lrn": 6_998_552,
     "inception_v3": 23_834_568,
     "inception_v4": 42_679_816,
     "unet": 31_037_698,
@@ -67,6 +69,7 @@ KINDS = (
     "vgg11_bn",
     "vgg116",
     "googlenet",
+    "googlenet_lrn",
     "inception_v3",
     "inception_v4",
     "resnet18",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 Options = Mapping[str, Any]
 Batch = tuple[Tensor, Tensor]
 MOVED: Options = {"policy": "vdnn-all:m"}
+STORED: Options = {"policy": "gist-lossless"}
 LEAST: Options = {"policy": "auto", "budget": "min"}
 
 
@@ -35,7 +36,7 @@ class NetworkCase:
     classes: int = 4
     chunk_size: int = 600  # bytes
     runs: tuple[Run, ...] = ()  # none: only gradients are compared
-    policies: tuple[Options, ...] = (MOVED,)  # beside keep
+    policies: tuple[Options, ...] = (MOVED, STORED)  # beside keep
     gradients: bool = True  # False where torch draws other random numbers
     atol: float = 1e-6  # of gradients in float32
     pixels: bool = False  # a class for each pixel

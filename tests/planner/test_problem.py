@@ -35,18 +35,20 @@ def graph() -> Graph:
 
 
 def test_variants_are_expanded_once() -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, bool]] = []
     variants = graph_variants(NETWORK, SETTINGS)
 
-    def expanded(fused: bool) -> Graph:
-        asked.append(fused)
-        return variants.graph(fused=fused)
+    def expanded(fused: bool, coded_pools: bool) -> Graph:
+        asked.append((fused, coded_pools))
+        return variants.graph(fused=fused, coded_pools=coded_pools)
 
     problem = Problem(GraphVariants(expanded), h200(variants.graph(fused=True)), "min")
     fused, unfused = problem.graph("auto"), problem.graph("vdnn-all")
-    assert len(fused.network.ops) < len(unfused.network.ops)
+    coded = problem.graph("gist-lossless")
+    assert len(fused.network.ops) < len(unfused.network.ops) == len(coded.network.ops)
     assert problem.within(None).graph("keep") is problem.graph("tvdnn-ilp") is fused
-    assert sorted(asked) == [False, True]
+    assert problem.graph("gist-lossless:fused") is fused
+    assert sorted(asked) == [(False, False), (False, True), (True, False)]
 
 
 def test_a_floor_is_found_once_for_all_budgets(
@@ -96,10 +98,11 @@ def test_policies_by_what_they_may_do() -> None:
     assert names == {"tvdnn-ilp", "tvdnn-heuristic", "auto"}
     recomputing = {name.partition(":")[0] for name, each in POLICIES.items() if each.recomputes}
     assert recomputing == {"superneurons", "auto"}
-    unfused = {
-        name.partition("-")[0].partition(":")[0] for name in POLICIES if not POLICIES[name].fused
-    }
-    assert unfused == {"vdnn", "superneurons"}
+    unfused = {name for name, policy in POLICIES.items() if not policy.fused}
+    coded = {name for name, policy in POLICIES.items() if policy.coded_pools}
+    paper = {name for name in POLICIES if name.startswith(("vdnn", "superneurons"))}
+    assert unfused == paper | coded
+    assert coded == {"gist-lossless", "gist-lossless:tf32"}
     with pytest.raises(InputError, match="policy 'vdnn' is not known; choose one of keep, vdnn-"):
         policy_named("vdnn")
 

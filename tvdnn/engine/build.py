@@ -16,7 +16,9 @@ from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
+from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..planner.policies import policy_named
 from ..trace.trace import trace
 from ..units import parse_bytes
 from .computed_weights import computed_nbytes
@@ -74,6 +76,7 @@ def training_graph(
     x: torch.Tensor,
     *,
     fuse: bool = False,
+    coded_pools: bool = False,
     loss: LossLike | Sequence[LossLike] = "cross_entropy",
     loss_weights: Sequence[float] | None = None,
     optimizer: Optimizer | None = None,
@@ -84,16 +87,23 @@ def training_graph(
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    `fuse` joins ops that a kernel computes; `loss` and `loss_weights` are as Trainer's;
-    `chunk_size` is the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if
-    not by size.
+    `fuse` joins ops that a kernel computes; with `coded_pools`, where they are not joined, max
+    poolings behind a ReLU leave codes; `loss` and `loss_weights` are as Trainer's; `chunk_size` is
+    the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if not by size.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    settings = replace(settings, fuse=fuse, row_tiles=row_tiles, computed_nbytes=found)
+    settings = replace(settings, fuse=fuse, coded_pools=coded_pools)
+    settings = replace(settings, row_tiles=row_tiles, computed_nbytes=found)
     return expand(network, settings)
+
+
+def with_rewrites_for(settings: Settings, policy: str | None) -> Settings:
+    """The settings with the rewrites that the policy plans over."""
+    found = policy_named(policy or DEFAULT_POLICY)
+    return replace(settings, fuse=found.fused, coded_pools=found.coded_pools)
 
 
 def training_settings(

@@ -15,9 +15,7 @@ from ..optim import SGD
 from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
-from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.ir.timeline import Timeline
-from ..planner.policies import policy_named
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
@@ -29,6 +27,7 @@ from .build import (
     give_lazy_parameters,
     resolve_dtype,
     training_settings,
+    with_rewrites_for,
 )
 from .code_counts import CodeCount
 from .core import Core
@@ -50,8 +49,8 @@ class Trainer:
     - `loss_weights`: the factors with which the losses of several outputs are added.
     - `optimizer`: `tvdnn.optim.SGD` (the default) or `tvdnn.optim.AdamW`. Learning rates are
       changed on `trainer.optimizer`, which torch's schedulers take.
-    - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "superneurons", "tvdnn-ilp",
-      "tvdnn-heuristic", "auto".
+    - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "superneurons", "gist-lossless",
+      "tvdnn-ilp", "tvdnn-heuristic", "auto".
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
     - `host_budget`: the most pinned host bytes, as a number or as text.
@@ -125,11 +124,9 @@ class Trainer:
         self._core = Core(net, requested, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
-        settings = replace(
-            training_settings(losses.each, spec, dtype, chunk_size, sections),
-            reserve=self._batches.reserve,
-            fuse=policy_named(policy or DEFAULT_POLICY).fused,
-        )
+        settings = training_settings(losses.each, spec, dtype, chunk_size, sections)
+        settings = replace(settings, reserve=self._batches.reserve)
+        settings = with_rewrites_for(settings, policy)
         self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
         self.construction_peak_nbytes = self.peak_nbytes()

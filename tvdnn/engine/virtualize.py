@@ -7,11 +7,17 @@ from ..errors import InputError
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
-from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.make import DEFAULT_CHUNK_SIZE
-from ..planner.policies import policy_named
 from ..units import parse_bytes, parse_limit
-from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
+from .build import (
+    ChunkSize,
+    Progress,
+    chunks_of,
+    give_lazy_parameters,
+    resolve_dtype,
+    with_chunks,
+    with_rewrites_for,
+)
 from .engine_request import CPU, EngineRequest, is_sized, requested_choice
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
@@ -101,9 +107,8 @@ def _settings(
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=reserve,
-        fuse=policy_named(policy or DEFAULT_POLICY).fused,
     )
-    return with_chunks(settings, chunks_of(chunk_size))
+    return with_chunks(with_rewrites_for(settings, policy), chunks_of(chunk_size))
 
 
 def _refuse_wrappers(net: nn.Module) -> None:

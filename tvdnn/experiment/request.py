@@ -22,7 +22,7 @@ from ..optim import SGD
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import Choice, Requested, Tuned, choose
 from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
-from ..planner.policies import POLICIES, policy_named
+from ..planner.policies import policy_named
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.releases import installed
 from ..runtime.tuning_store import find_tuned, has_records
@@ -115,7 +115,7 @@ def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
     """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
     variants = _variants(replace(request, tuned=None))
-    graph = variants.graph(fused=policy_named(policy).fused)
+    graph = policy_named(policy).graph_among(variants)
     report("tracing", 1.0)
     return graph
 
@@ -173,8 +173,7 @@ def parse_policies(text: str) -> tuple[str, ...]:
     """Policies by comma. Raises InputError for one that is not known."""
     policies = tuple(part.strip() for part in text.split(","))
     for policy in policies:
-        if policy not in POLICIES and policy.removesuffix(":sync") not in POLICIES:
-            raise InputError(f"policy {policy!r} is not known; choose from {', '.join(POLICIES)}")
+        policy_named(policy)
     return policies
 
 

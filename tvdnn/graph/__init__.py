@@ -17,6 +17,7 @@ from .forms import (
     BITMAP,
     BITS,
     CODECS,
+    SIGNS_PER_BYTE,
     SSDC,
     TF32,
     Codec,
@@ -29,7 +30,7 @@ from .forms import (
     tail_of,
     with_share,
 )
-from .fusion import POOL_2X2, channels_per_code_byte, fuse
+from .fusion import POOL_2X2, channels_per_code_byte, fuse, relu_max_pool2d_codes
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use, must_be_separate, overlap
 from .variants import GraphVariants
@@ -43,6 +44,7 @@ __all__ = [
     "RAW",
     "RUN_CHUNKS",
     "SHARES",
+    "SIGNS_PER_BYTE",
     "SSDC",
     "TF32",
     "Buffer",
@@ -71,6 +73,7 @@ __all__ = [
     "may_rest_in",
     "must_be_separate",
     "overlap",
+    "relu_max_pool2d_codes",
     "section_rows",
     "size_class",
     "tail_of",

@@ -5,7 +5,7 @@ written. The fused op computes the same bits as the two.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,13 +125,20 @@ def batch_norm_add_relu(network: Network) -> Network:
 
 def max_pool2d_codes(network: Network) -> Network:
     """Let max poolings write codes of their maxima. Backward then does not read their inputs."""
+    return _with_codes(network, {op.name for op in network.ops})
 
-    def coded(op: Op) -> Op:
-        if op.kind != "max_pool2d" or not _codes_fill_bytes(network, op):
-            return op
-        return replace(op, kind="max_pool2d_codes")
 
-    return replace(network, ops=tuple(coded(op) for op in network.ops))
+def relu_max_pool2d_codes(network: Network) -> Network:
+    """Let max poolings write codes that are the only readers of a ReLU or of joined ReLUs.
+
+    Backward then needs no more of the ReLUs' outputs than their signs.
+    """
+    readers = _only_readers(network)
+    relus = {op.output for op in network.ops if op.kind == "relu" and op.output in readers}
+    for op in network.ops:
+        if op.kind == "concat" and op.output in readers and relus.issuperset(op.inputs):
+            relus.add(op.output)
+    return _with_codes(network, {readers[value].name for value in relus})
 
 
 REWRITES: tuple[Callable[[Network], Network], ...] = (
@@ -145,6 +152,16 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     batch_norm_add_relu,
     max_pool2d_codes,
 )
+
+
+def _with_codes(network: Network, names: Set[str]) -> Network:
+    """The network whose max poolings among the ops of these names write codes."""
+
+    def coded(op: Op) -> Op:
+        takes = op.kind == "max_pool2d" and op.name in names and _codes_fill_bytes(network, op)
+        return replace(op, kind="max_pool2d_codes") if takes else op
+
+    return replace(network, ops=tuple(coded(op) for op in network.ops))
 
 
 def _fused(network: Network, rule: FusionRule) -> Network:

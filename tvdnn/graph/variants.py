@@ -1,4 +1,4 @@
-"""Variants: the graphs of one step, its ops fused or not."""
+"""Variants: the graphs of one step, its ops fused or not, its poolings coded or not."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,16 @@ from .passes import Graph
 class GraphVariants:
     """The graphs of one step, each expanded when first asked for.
 
-    `expand(fused)` makes one. Ops are fused or run one by one.
+    `expand(fused, coded_pools)` makes one. Ops are fused or run one by one. Where they are not
+    fused, max poolings behind a ReLU leave codes or read their inputs again.
     """
 
-    def __init__(self, expand: Callable[[bool], Graph]) -> None:
+    def __init__(self, expand: Callable[[bool, bool], Graph]) -> None:
         self._expand = expand
-        self._graphs: dict[bool, Graph] = {}
+        self._graphs: dict[tuple[bool, bool], Graph] = {}
 
-    def graph(self, *, fused: bool) -> Graph:
-        if fused not in self._graphs:
-            self._graphs[fused] = self._expand(fused)
-        return self._graphs[fused]
+    def graph(self, *, fused: bool, coded_pools: bool = False) -> Graph:
+        key = fused, coded_pools and not fused
+        if key not in self._graphs:
+            self._graphs[key] = self._expand(*key)
+        return self._graphs[key]

@@ -12,6 +12,7 @@ from ..errors import InputError
 from .alexnet import alexnet, alexnet_lrn
 from .densenet import densenet121, densenet161, densenet169, densenet201
 from .googlenet import googlenet
+from .googlenet_lrn import googlenet_lrn
 from .inception_v3 import inception_v3
 from .inception_v4 import inception_v4
 from .lenet import lenet5
@@ -58,6 +59,7 @@ __all__ = [
     "densenet169",
     "densenet201",
     "googlenet",
+    "googlenet_lrn",
     "image_shape",
     "image_size",
     "inception_v3",
@@ -115,6 +117,7 @@ _MODELS: Final[Mapping[str, _Model]] = MappingProxyType(
         "vgg316": (vgg316, 3, 224),
         "vgg416": (vgg416, 3, 224),
         "googlenet": (googlenet, 3, 224),
+        "googlenet_lrn": (googlenet_lrn, 3, 224),
         "inception_v3": (inception_v3, 3, 299),
         "inception_v4": (inception_v4, 3, 299),
         "resnet18": (resnet18, 3, 224),

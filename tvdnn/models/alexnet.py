@@ -40,10 +40,10 @@ def alexnet_lrn(
     hidden = scaled(4096, width)
     features = [
         *conv_relu(in_channels, c1, 11, stride=4),
-        _response_norm(),
+        response_norm(),
         nn.MaxPool2d(3, stride=2),
         *conv_relu(c1, c2, 5, padding=2, groups=2),
-        _response_norm(),
+        response_norm(),
         nn.MaxPool2d(3, stride=2),
         *conv_relu(c2, c3, 3, padding=1),
         *conv_relu(c3, c3, 3, padding=1, groups=2),
@@ -62,6 +62,6 @@ def alexnet_lrn(
     return ConvNet(features, nn.Identity(), classifier)
 
 
-def _response_norm() -> nn.LocalResponseNorm:
+def response_norm(bias: float = 2.0) -> nn.LocalResponseNorm:
     """The paper's constants; its alpha of 1e-4 scales a sum of 5 channels, torch's their mean."""
-    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2.0)
+    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=bias)

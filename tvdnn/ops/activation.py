@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+import torch
 from torch.fx import Node
 
-from ..graph import Kind, Need, Op, Use
+from ..graph import Kind, Op, Use
 from ..kernels.pointwise.activation import BY_EXACT_OUTPUT, BY_INPUT, BY_OUTPUT
 from .builder import Builder
 from .operator import STRIDED, Launch, Operator, Translator, elementwise, elementwise_translator
@@ -42,7 +43,7 @@ def gelu(out: Shape, x: Node, approximate: str = "none") -> TracedOp:
 
 
 def backward(b: Builder, op: Op) -> None:
-    reads = (Use(b.buffer_of[op.output], need=Need.SIGN), Use(b.grad_of(op)))
+    reads = (b.signs_of_range(op.output), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 
@@ -56,7 +57,7 @@ def behind_relu(b: Builder, op: Op) -> str:
         if not b.is_shared(dy)
         else b.add_map(b.unique(f"masked {dy}"), b.shape(op.output), Kind.GRAD)
     )
-    b.add_pass(op, "mask", (Use(b.buffer_of[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
+    b.add_pass(op, "mask", (b.signs_of_range(op.output), Use(dy)), (Use(masked),))
     return masked
 
 
@@ -66,7 +67,17 @@ def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:
     getattr(a.kernels, kernel)(*a.reads_alike(), a.writes[0], **settings)
 
 
-run_mask = elementwise("relu_grad")  # zeroes a gradient where the output is not above zero
+_mask_by_values = elementwise("relu_grad")
+
+
+def run_mask(a: Launch) -> None:
+    """Zero a gradient where a map, or its sign bits, are not above zero."""
+    signs, dy = a.reads
+    if signs.dtype is not torch.uint8:
+        _mask_by_values(a)
+        return
+    (dx,) = a.writes
+    a.kernels.relu_grad_by_bits(signs, dy.view_as(dx), dx, precision=a.stored)
 
 
 def of_function(

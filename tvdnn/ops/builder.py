@@ -128,7 +128,8 @@ class Builder(Masks):
         for use in uses:
             buffer = self.buffers[use.buffer]
             for form in use.forms:
-                found[buffer.name, form] = in_form(buffer, form).nbytes - use.nbytes(buffer)
+                code = in_form(buffer, form).nbytes * use.width(buffer) / buffer.shape[-1]
+                found[buffer.name, form] = code - use.nbytes(buffer)
             for form in use.also:
                 found[buffer.name, form] = in_form(buffer, form).nbytes
         return found

@@ -20,6 +20,7 @@ from ..graph import (
     Op,
     Use,
     fuse,
+    relu_max_pool2d_codes,
 )
 from ..optim import SGD, Optimizer
 from ..placement import aligned
@@ -79,6 +80,8 @@ class Settings:
     computed_nbytes: int = 0
     # Whether ops that one kernel computes are joined.
     fuse: bool = False
+    # Whether max poolings behind a ReLU leave codes where ops are not joined.
+    coded_pools: bool = False
     # The row tiles that the maps of a sample are cut into; None for as many as their size asks for.
     row_tiles: int | None = None
     # The bytes of sections of maps of some classes.
@@ -99,6 +102,8 @@ def expand(network: Network, settings: Settings) -> Graph:
     plain = with_losses(traced, losses)
     fused = cache(lambda: with_losses(fuse(traced), losses))
     network = fused() if settings.fuse else plain
+    if settings.coded_pools and not settings.fuse:
+        network = with_losses(relu_max_pool2d_codes(traced), losses)
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
     rounds = DTYPES[settings.dtype][1] == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
@@ -145,8 +150,12 @@ def expand(network: Network, settings: Settings) -> Graph:
 
 
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
-    """The graphs of one step of `network` by these settings, whatever they say of fusion."""
-    return GraphVariants(lambda fuse: expand(network, replace(settings, fuse=fuse)))
+    """The graphs of one step of `network` by these settings, whatever they say of rewrites."""
+
+    def graph(fuse: bool, coded_pools: bool) -> Graph:
+        return expand(network, replace(settings, fuse=fuse, coded_pools=coded_pools))
+
+    return GraphVariants(graph)
 
 
 def _builder(

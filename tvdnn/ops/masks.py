@@ -3,9 +3,9 @@
 A mask needs no more of a map than the signs of its values, which some kernels read as bits.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..graph import BITS, Form, Kind, Need, Op, Use, may_rest_in
+from ..graph import BITS, SIGNS_PER_BYTE, Form, Kind, Need, Op, Use, may_rest_in
 from .gradient_terms import Gradients
 
 
@@ -64,6 +64,14 @@ class Masks(Gradients):
     def signs_of(self, value: str) -> Use:
         """The use of the value's map for its signs, by a kernel that reads sign bits too."""
         return Use(self.buffer_of[value], need=Need.SIGN, forms=self.bits_of(value))
+
+    def signs_of_range(self, value: str) -> Use:
+        """The same use by a kernel that reads the bits of a range of whole bytes, too."""
+        use = self.resolved(Use(self.buffer_of[value], need=Need.SIGN))
+        buffer = self.buffers[use.buffer]
+        starts = all(bound % SIGNS_PER_BYTE == 0 for bound in use.channels or ())
+        fits = starts and not use.shape and may_rest_in(buffer, BITS)
+        return replace(use, forms=(BITS,)) if fits else use
 
     def other_term(self, value: str) -> tuple[Use, Use] | None:
         """The gradient of a sum that lacks but one more term, and the ReLU's mask of the total.

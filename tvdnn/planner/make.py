@@ -57,8 +57,8 @@ class Problem:
 
     def graph(self, policy: str) -> Graph:
         """The graph that the policy plans."""
-        fused = policy_named(policy).fused
-        return self._step if isinstance(self._step, Graph) else self._step.graph(fused=fused)
+        step = self._step
+        return step if isinstance(step, Graph) else policy_named(policy).graph_among(step)
 
     def budget_nbytes(self, policy: str) -> int | None:
         """The bytes of the budget; of "min" the policy's floor."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import HostMemoryError
-from ..graph import Graph
+from ..graph import Graph, GraphVariants
 from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.plan import Plan
@@ -77,7 +77,12 @@ class Policy:
     schedule: Callable[[GraphProblem], Schedule | None]  # None where only the leanest may fit
     leanest: Callable[[GraphProblem], Iterable[Plan]]  # plans one of which has the lowest floor
     fused: bool = True  # plans over fused ops
+    coded_pools: bool = False  # plans over ops that are not fused, and poolings that leave codes
     recomputes: bool = False  # may make maps again
     searches: bool = False  # tries many plans and takes the fastest
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
     ladder: Callable[[GraphProblem], Iterable[tuple[str, Plan]]] | None = None
+
+    def graph_among(self, variants: GraphVariants) -> Graph:
+        """The graph of a step that the policy plans."""
+        return variants.graph(fused=self.fused, coded_pools=self.coded_pools)

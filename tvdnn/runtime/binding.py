@@ -208,7 +208,7 @@ def _arguments(
             return memory.view(operand, buffer).as_strided(owner.shape, owner.stride())
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
-        rows = rows if use.channels is None else rows[..., slice(*use.channels)]
+        rows = rows if use.channels is None else _range_of(rows, use.channels, buffer)
         rows = _seen_in(use.shape, rows) if use.shape else rows
         return joined_tiles(rows) if image and not use.whole else rows
 
@@ -230,6 +230,12 @@ def _arguments(
         image.beside if image else (0, 0),
     )
     return launch, image.copies if image else ()
+
+
+def _range_of(rows: torch.Tensor, channels: tuple[int, int], buffer: Buffer) -> torch.Tensor:
+    """A range of the channels of a buffer's rows, or of their code, whose bytes hold several."""
+    per = buffer.shape[-1] // rows.shape[-1]
+    return rows[..., channels[0] // per : channels[1] // per]
 
 
 def _use_of(code: Operand, pass_: Pass) -> Use:

@@ -132,7 +132,7 @@ class Plan:
             why = self.reasons.get(each.buffer, "planned so")
             where = f"({why}{self._next_best(each.buffer)})" if each.tier else "on the device"
             lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} {where}")
-        for name in (name for name in self.reasons if name not in offloaded):
+        for name in (name for name in self.reasons if name not in offloaded | coded):
             lines.append(f"  {name}: recomputed ({self.reasons[name]}{self._next_best(name)})")
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)

@@ -5,7 +5,7 @@ from typing import Final
 
 from ...errors import InputError
 from ..problem import Policy
-from . import auto, keep, superneurons, tvdnn, vdnn
+from . import auto, gist, keep, superneurons, tvdnn, vdnn
 
 POLICIES: Final[Mapping[str, Policy]] = {
     policy.name: policy
@@ -14,6 +14,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
         *vdnn.POLICIES,
         *superneurons.POLICIES,
         *tvdnn.POLICIES,
+        *gist.POLICIES,
         *auto.POLICIES,
     )
 }
@@ -22,5 +23,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
 def policy_named(name: str) -> Policy:
     """The policy of that name. Raises InputError for one that is not known."""
     if name not in POLICIES:
+        found = gist.with_density(name)
+        if found is not None:
+            return found
         raise InputError(f"policy {name!r} is not known; choose one of {', '.join(POLICIES)}")
     return POLICIES[name]
