@@ -142,12 +142,13 @@ def scatter_packed(
     """Put the values that are present at their places in the head and the tail."""
     for packed, first in ((head, 0), (tail, head.numel())):
         own = present & (places >= first) & (places < first + packed.numel())
-        packed[places[own] - first] = values[own].to(packed.dtype)
+        where = (places[own] - first).to(packed.device)  # the tail may lie on the host
+        packed[where] = values[own].to(packed)
 
 
 def gather_packed(present: Tensor, places: Tensor, head: Tensor, tail: Tensor) -> Tensor:
     """The values that are present, from their places in the head and the tail; 0 elsewhere."""
-    packed = torch.cat((head, tail))
+    packed = torch.cat((head, tail.to(head.device)))
     values = packed.new_zeros(present.shape)
     values[present] = packed[places[present]]
     return values
