@@ -32,7 +32,7 @@ NEAR = 1.1  # times the least optimum: orders of more are left out
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
 WORK = 15_000  # sections of maps and passes in all plans that single changes make
 MIN_GAIN = 1e-4  # of a step: less is no gain
-MOST_PLACED = 1  # choices of dives, and besides the best of each order
+MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
 HEADROOM = (0.96, 0.92)  # shares of limits, under which more is offloaded than must be
 
