@@ -108,7 +108,7 @@ def measured(name: str, policy: str, budget: int | None) -> Row:
         "measured_peak_bytes": trainer.peak_nbytes(),
         "in_pages": schedule.pages is not None,
         "step_s": seconds,
-        "predicted_s": trainer.predicted().step_s,
+        "predicted_s": trainer.predicted.step_s,
         "relaxed_optimum_s": report.bound_s if report else None,
         "made_s": made_s,  # tracing, profiling, planning and capture
         "digest": digest,
