@@ -198,7 +198,11 @@ def _random_codes(
 
 
 def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Random) -> list[Bridge]:
-    """Codes that are decoded again, each behind a use and before a later read."""
+    """Codes that are decoded again, each behind a use and before a later read.
+
+    Blocks read rows of their neighbours before or after these: such buffers stay as they are.
+    """
+    halo = {use.buffer for pass_ in graph.passes for use in pass_.reads if use.neighbour}
     slots = [slot for segment in segments for slot in segment.slots]
     since: dict[str, tuple[list[Form], list[int]]] = {}  # by buffer, fitting forms and uses
     found = []
@@ -217,7 +221,8 @@ def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Rand
             uses.append(number)
         for use, facts in zip(pass_.writes, pass_.facts, strict=True):
             buffer = graph.buffers[use.buffer]
-            forms = [] if use.channels or use.whole else _restoring(buffer, facts)
+            apart = use.channels or use.whole or use.buffer in halo
+            forms = [] if apart else _restoring(buffer, facts)
             since[use.buffer] = forms, [number]
     return found
 
