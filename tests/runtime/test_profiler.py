@@ -201,7 +201,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
 
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path))
     monkeypatch.setattr(Scratch, "measure", measure)
-    monkeypatch.setattr(Scratch, "seconds", lambda *_: 1.0)  # of recodes
+    monkeypatch.setattr(profiler, "recoded_sizes", lambda *_: ())  # none is measured
     monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_, forms=(): (pass_.unit,))
     monkeypatch.setattr(profiler, "measure_link", lambda *_: HostLink(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
