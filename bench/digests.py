@@ -106,7 +106,8 @@ def told(schedule: Schedule) -> list[Any]:
         for step in schedule.steps
     ]
     stays = [[stay.section, stay.offset, stay.nbytes, stay.steps] for stay in schedule.residencies]
-    return [steps, stays, schedule.phase_split, schedule.arena_nbytes, schedule.slab_nbytes]
+    sizes = [schedule.phase_split, schedule.arena_nbytes, schedule.slab_nbytes]
+    return [steps, stays, *sizes, schedule.pages]
 
 
 def where(operand: Operand) -> list[Any]:
