@@ -132,7 +132,7 @@ def _decode_kernel(
     sizes = sizes_of(counts)
     places = places_of(counts, sizes, first)
     present, end = is_counted(counts), first + tl.sum(sizes, 0)
-    values = load_packed(values_ptr, tail_ptr, places, present, capacity, end)
+    values = load_packed(values_ptr, tail_ptr, places, present, capacity, end, numel)
     mask = raw_mask(block, numel, V, WHOLE)
     tl.store(raw_ptr + raw_offsets(block, V), _out_of_columns(values, V), mask=mask)
 

@@ -96,8 +96,13 @@ def store_packed(head_ptr, tail_ptr, places, values, mask, capacity, end, numel)
 
 
 @triton.jit
-def load_packed(head_ptr, tail_ptr, places, mask, capacity, end) -> tl.tensor:
-    """The values at places up to `end`, where `store_packed` left them; 0 outside `mask`."""
+def load_packed(head_ptr, tail_ptr, places, mask, capacity, end, numel) -> tl.tensor:
+    """The values at places up to `end`, where `store_packed` left them; 0 outside `mask`.
+
+    No place is outside the section's number of values, even where the head is no code: a step that
+    is run for its kernels alone decodes any bytes.
+    """
+    mask &= (places >= 0) & (places < numel)
     if end <= capacity:
         values = tl.load(head_ptr + places, mask=mask, other=0)
     else:

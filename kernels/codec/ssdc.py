@@ -88,9 +88,10 @@ def _decode_kernel(
         mask, places, end = offs < size, first + offs, first + size
         row = (offs >= end_0).to(tl.int32) + (offs >= end_1).to(tl.int32)
         row += (offs >= end_2).to(tl.int32)
-        values = load_packed(values_ptr, tail_ptr, places, mask, capacity, end)
-        indices = load_packed(indices_ptr, tail_indices_ptr, places, mask, capacity, end)
-        tl.store(raw_ptr + block * BLOCK + (row * ROW + indices.to(tl.int32)), values, mask=mask)
+        values = load_packed(values_ptr, tail_ptr, places, mask, capacity, end, numel)
+        columns = load_packed(indices_ptr, tail_indices_ptr, places, mask, capacity, end, numel)
+        target = block * BLOCK + (row * ROW + columns.to(tl.int32))
+        tl.store(raw_ptr + target, values, mask=mask & (target < numel))
 
 
 class RowParts(NamedTuple):

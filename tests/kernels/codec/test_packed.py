@@ -161,3 +161,21 @@ def test_a_tail_may_lie_in_pinned_memory(
     code = (head, tail.cpu().pin_memory(), count)
     codec.call("encode", raw, *code)
     assert_comes_back(codec, code, raw)
+
+
+@codecs
+@dtypes
+@pytest.mark.parametrize("room", [0, 1000, 2049])
+def test_decoding_any_bytes_touches_no_others(
+    room: int, dtype: torch.dtype, codec: Codec, generator: torch.Generator
+) -> None:
+    """A rehearsal of a step decodes heads that parameters were written over."""
+    numel, beside = 2049, 4096
+    memory = torch.zeros(numel + 2 * beside, dtype=dtype, device=generator.device)
+    raw = memory[beside : beside + numel]
+    head, tail, _ = codec.room(raw, room)
+    for each in (head, tail):
+        each.random_(256, generator=generator)
+    codec.call("decode", head, tail, raw)
+    assert not bits_of(memory[:beside]).any()
+    assert not bits_of(memory[beside + numel :]).any()
