@@ -153,7 +153,7 @@ def run(
     step_s = paced(step, (steps - WARM) // GROUPS)
     losses = [loss.item() for loss in found]
     equal = oracle.equals(losses, net)
-    allocated = torch.cuda.max_memory_allocated()
+    allocated = torch.cuda.max_memory_allocated() + trainer.nbytes_outside_torch
     peak, timeline = trainer.peak_nbytes(), trainer.timeline(x, y)
     busy = {"busy_share": busy_share(lambda: trainer.step(x, y))} if policy == "keep" else {}
     turn.give()

@@ -243,7 +243,12 @@ class Trainer:
         if self.device.type != "cuda":
             return self.schedule.peak_nbytes
         by_torch = torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
-        return by_torch + self._core.arena.nbytes_outside_torch
+        return by_torch + self.nbytes_outside_torch
+
+    @property
+    def nbytes_outside_torch(self) -> int:
+        """Device bytes of the pages of the arena, which torch's own counters do not know."""
+        return self._core.arena.nbytes_outside_torch
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state, step count and seed, in torch's own forms."""
