@@ -52,7 +52,8 @@ def profile(
         (index, forms) for index, pass_ in enumerate(graph.passes) for forms in form_choices(pass_)
     ]
     recodes = recodes_of(graph)
-    if kernels == "torch":  # references of packed codes wait for the GPU: no CUDA graph takes them
+    # References of packed codes wait for the GPU. No CUDA graph takes them.
+    if kernels == "torch" and device.type == "cuda":
         recodes = tuple(each for each in recodes if not any(map(is_packed, each[:2])))
     scratch = Scratch(graph, device, kernels, most, configurations)
     timed = [_timed_pass(graph, scratch, *each) for each in launches]
