@@ -17,6 +17,7 @@ from ..planner.ir.schedule import Schedule
 from ..planner.replan import sendable
 from ..runtime.runner import Runner
 from ..workers.background import Background
+from .replan_workers import warned_of_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +130,7 @@ class CodeCounts:
         if pending is None or not pending.background.done:
             return None
         del self._pending[key]
-        error = pending.background.error()
-        if error is not None:
-            warnings.warn(
-                "the plan could not be made anew with room for all values of its codes; training "
-                f"goes on with the present plan ({type(error).__name__}: {error})",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if warned_of_failure(pending.background, "with room for all values of its codes"):
             return None
         found = pending.background.result()
         if found is None or pending.cause is not present:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
@@ -13,6 +14,22 @@ from ..planner.timing.calibrate import Calibration, compare
 from ..runtime.runner import Runner
 from ..workers.background import Background
 from .step_watch import StepWatch
+
+
+def warned_of_failure(background: Background[Any], how: str) -> bool:
+    """Whether a job that was to make the plan anew in this way has failed; a warning says so then.
+
+    Training goes on with the present plan. The warning is at the caller of the calling function.
+    """
+    error = background.error()
+    if error is not None:
+        warnings.warn(
+            f"the plan could not be made anew {how}; training goes on with the present plan "
+            f"({type(error).__name__}: {error})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +127,7 @@ class Replanner:
         if pending is None or not pending.background.done:
             return None
         del self._pending[key]
-        error = pending.background.error()
-        if error is not None:
-            warnings.warn(
-                "the plan could not be made anew from the measured steps; training goes on with "
-                f"the present plan ({type(error).__name__}: {error})",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if warned_of_failure(pending.background, "from the measured steps"):
             return None
         return _grafted(pending.background.result(), pending.cause)
 
