@@ -112,6 +112,7 @@ def test_scratch_between_calls_costs_nothing() -> None:
 def test_the_floor_of_a_codec_is_its_section_and_its_code() -> None:
     """Bytes a value in bfloat16, of which half are 0: 8 values of the others lie in the tail."""
     codes = {"sign_bits": 1 / 8, "bitmap": 33 / 256 + 1, "ssdc": 12 / 1024 + 1.5, "tf32": 18 / 8}
+    codes |= {"fp16": 2, "fp10": 4 / 3, "fp8": 1}
     for name, nbytes in codes.items():
         for verb in ("encode", "decode") if name != "sign_bits" else ("encode",):
             case = CASES["codecs", f"{name}_{verb}"]

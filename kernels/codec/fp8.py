@@ -1,0 +1,69 @@
+"""FP8 codes: values as floats of 1 sign, 4 bits of exponent and 3 of mantissa, up to 448.
+
+The format is that of Gist's DPR, and the E4M3 of the Open Compute Project. `small_floats.py` says
+how values are rounded. Between 2^-6 and 448 the relative error is at most 1/16.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.elementwise import block_at, launch
+from .small_floats import (
+    bits_of,
+    narrow_bits,
+    narrow_bits_reference,
+    small_bits,
+    small_bits_reference,
+    small_codes,
+    small_codes_reference,
+    wide_bits,
+)
+
+E: Final = tl.constexpr(4)  # bits of exponent
+M: Final = tl.constexpr(3)  # bits of mantissa
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _encode_kernel(raw_ptr, coded_ptr, numel, BLOCK: tl.constexpr):
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
+    raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
+    bits = tl.load(raw) if is_whole else tl.load(raw, mask=mask, other=0)
+    codes = small_codes(wide_bits(bits), E, M).to(tl.uint8)
+    if is_whole:
+        tl.store(coded, codes)
+    else:
+        tl.store(coded, codes, mask=mask)
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _decode_kernel(coded_ptr, raw_ptr, numel, BLOCK: tl.constexpr):
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
+    raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
+    codes = tl.load(coded) if is_whole else tl.load(coded, mask=mask, other=0)
+    bits = narrow_bits(small_bits(codes.to(tl.int32), E, M), raw_ptr.dtype.element_ty)
+    if is_whole:
+        tl.store(raw, bits)
+    else:
+        tl.store(raw, bits, mask=mask)
+
+
+def fp8_encode(raw: Tensor, coded: Tensor) -> None:
+    """Encode a contiguous map of float32 or bfloat16 as uint8, a byte a value."""
+    launch(_encode_kernel, bits_of(raw), coded.view(-1))
+
+
+def fp8_decode(coded: Tensor, raw: Tensor) -> None:
+    """Decode what `fp8_encode` made of a map of the same size."""
+    launch(_decode_kernel, coded.view(-1), bits_of(raw))
+
+
+def fp8_encode_reference(raw: Tensor, coded: Tensor) -> None:
+    coded.view(-1).copy_(small_codes_reference(raw, E.value, M.value))
+
+
+def fp8_decode_reference(coded: Tensor, raw: Tensor) -> None:
+    bits = small_bits_reference(coded.view(-1).long(), E.value, M.value)
+    bits_of(raw).copy_(narrow_bits_reference(bits, bits_of(raw).dtype))
