@@ -8,6 +8,10 @@ import pytest
 from tvdnn.graph import (
     BITMAP,
     BITS,
+    CODECS,
+    FP8,
+    FP10,
+    FP16,
     RAW,
     SHARES,
     SSDC,
@@ -19,12 +23,14 @@ from tvdnn.graph import (
     capacity_of,
     fits,
     in_form,
+    is_lossy,
     is_packed,
     may_rest_in,
     tail_of,
     with_share,
 )
 from tvdnn.kernels.codec.bitmap import bitmap_nbytes
+from tvdnn.kernels.codec.fp10 import fp10_nbytes
 from tvdnn.kernels.codec.ssdc import ssdc_nbytes
 from tvdnn.kernels.codec.tf32 import tf32_nbytes
 
@@ -92,6 +98,26 @@ def test_a_tf32_code_has_the_bytes_of_the_kernel(buffer: Buffer) -> None:
         for section in range(buffer.num_sections):
             expected = tf32_nbytes(values_of(buffer, section))
             assert in_form(buffer, TF32).section_nbytes(section) == expected
+
+
+@buffers
+def test_lossy_codes_have_the_bytes_of_their_kernels(buffer: Buffer) -> None:
+    """Rows of a section's FP10 code are padded to whole words."""
+    assert fits(buffer, FP16) == (buffer.dtype == "float32")
+    for section in range(buffer.num_sections):
+        values = values_of(buffer, section)
+        start, stop = buffer.bounds(section)
+        sizes = {form: in_form(buffer, form).section_nbytes(section) for form in (FP16, FP10, FP8)}
+        assert (sizes[FP16], sizes[FP8]) == (2 * values, values)
+        assert fp10_nbytes(values) <= sizes[FP10] < fp10_nbytes(values) + 4 * (stop - start)
+
+
+def test_only_inputs_and_maps_of_floats_have_lossy_codes() -> None:
+    for kind in Kind:
+        assert fits(replace(BUFFERS[0], kind=kind), FP8) == (kind in (Kind.INPUT, Kind.MAP))
+    assert not fits(Buffer("labels", Kind.INPUT, (8, 4), "int64", 4), FP8)
+    assert {form for form in map(Form, CODECS) if is_lossy(form)} == {FP16, FP10, FP8}
+    assert not is_lossy(RAW)
 
 
 def test_values_rest_in_tf32_only_where_they_are_known_to_fit_it() -> None:

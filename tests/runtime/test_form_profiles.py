@@ -9,7 +9,7 @@ import torch
 
 from tests.networks.sign_bits import NETWORKS
 from tvdnn.engine import training_graph
-from tvdnn.graph import BITMAP, BITS, RAW, SSDC, TF32, Buffer, Graph
+from tvdnn.graph import BITMAP, BITS, FP8, FP10, FP16, RAW, SSDC, TF32, Buffer, Form, Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Forms, HostLink, RecodeKind, form_choices
 from tvdnn.planner.ir.schedule import Step
@@ -93,13 +93,21 @@ def test_the_key_of_a_pass_tells_its_forms_but_not_its_name(graph: Graph) -> Non
     assert len(alike) > len({keys[i][1] for i in alike})
 
 
+def both_ways(dtype: str, *forms: Form) -> tuple[RecodeKind, ...]:
+    return tuple((*ends, dtype) for form in forms for ends in ((RAW, form), (form, RAW)))
+
+
 def packed(dtype: str) -> tuple[RecodeKind, ...]:
     """The recodes of packed codes."""
-    return tuple((*ends, dtype) for form in (BITMAP, SSDC) for ends in ((RAW, form), (form, RAW)))
+    return both_ways(dtype, BITMAP, SSDC)
+
+
+def lossy(dtype: str) -> tuple[RecodeKind, ...]:
+    return both_ways(dtype, *([FP16] if dtype == "float32" else []), FP10, FP8)
 
 
 def test_recodes_are_those_of_forms_that_a_pass_reads_or_a_map_may_rest_in(graph: Graph) -> None:
-    assert recodes_of(graph) == (KIND, *packed("bfloat16"))
+    assert recodes_of(graph) == (KIND, *packed("bfloat16"), *lossy("bfloat16"))
 
 
 def test_recodes_of_maps_that_can_be_restored_go_both_ways() -> None:
@@ -109,9 +117,9 @@ def test_recodes_of_maps_that_can_be_restored_go_both_ways() -> None:
     graph = training_graph(net, torch.empty(5, 3, 4, 4), dtype="tf32")
     bits = (RAW, BITS, "float32")  # that the ReLU's gradient reads
     both = (RAW, TF32, "float32"), (TF32, RAW, "float32")
-    assert recodes_of(graph) == (bits, *both, *packed("float32"))
+    assert recodes_of(graph) == (bits, *both, *packed("float32"), *lossy("float32"))
     plain = training_graph(net, torch.empty(5, 3, 4, 4))
-    assert recodes_of(plain) == (bits, *packed("float32"))
+    assert recodes_of(plain) == (bits, *packed("float32"), *lossy("float32"))
 
 
 @pytest.mark.parametrize("kind", packed("bfloat16"), ids=str)

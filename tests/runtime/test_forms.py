@@ -14,6 +14,9 @@ from tests.support.schedules.restored import restored_graph, restored_schedule
 from tvdnn.graph import (
     BITMAP,
     BITS,
+    FP8,
+    FP10,
+    FP16,
     RAW,
     SSDC,
     TF32,
@@ -159,6 +162,25 @@ def test_a_decoded_map_has_the_bits_of_the_map(form: Form, by_unit: bool) -> Non
         x = signed(number, restored.BATCH)
         m = stored_reference(rectified_reference(x - 0.25), torch.float32, "tf32")
         expected = m + 4 * m * m
+        found = ran(schedule, x, seed=seed, by_unit=by_unit)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("form", [FP16, FP10, FP8], ids=str)
+@pytest.mark.parametrize("by_unit", [False, True])
+def test_a_map_decoded_of_a_lossy_code_is_rounded(form: Form, by_unit: bool) -> None:
+    """In every order, for its reader in backward alone."""
+    schedule, kernels = restored_schedule(form), vars(kernel_set("torch"))
+    check(schedule)
+    for number, seed in enumerate(SEEDS):
+        x = signed(number, restored.BATCH)
+        m = stored_reference(rectified_reference(x - 0.25), torch.float32, "tf32")
+        code, rounded = torch.empty(4 * m.numel(), dtype=torch.uint8), torch.empty_like(m)
+        code = code[: {FP16: 2, FP8: 1}.get(form, 4) * m.numel()]
+        kernels[f"{form}_encode"](m, code)
+        kernels[f"{form}_decode"](code, rounded)
+        assert not torch.equal(rounded, m)
+        expected = rounded + 4 * m * m
         found = ran(schedule, x, seed=seed, by_unit=by_unit)
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 

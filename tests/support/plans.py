@@ -228,10 +228,10 @@ def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Rand
 
 
 def _restoring(buffer: Buffer, facts: frozenset[Fact]) -> list[Form]:
-    """The forms that give values of these facts back."""
+    """The forms that give the bits of values of these facts back."""
     if buffer.kind not in MOVED_KINDS:
         return []
-    codecs = [each for each in CODECS.values() if each.gives is Need.VALUES]
+    codecs = [each for each in CODECS.values() if each.gives is Need.VALUES and each.exact]
     fitting = [each for each in codecs if each.fits(buffer) and each.asks <= facts]
     return [Form(each.name) for each in fitting]
 

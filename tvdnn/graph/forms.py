@@ -9,15 +9,20 @@ from functools import cache, partial
 from math import ceil, prod
 from typing import Final
 
-from .buffer import DTYPE_NBYTES, RAW, SHARES, Buffer, Fact, Form
+from .buffer import DTYPE_NBYTES, RAW, SHARES, Buffer, Fact, Form, Kind
 from .passes import Need
 
 BITS: Final = Form("bits")
 TF32: Final = Form("tf32")
 BITMAP: Final = Form("bitmap")  # of capacity 0; `with_share` gives it more
 SSDC: Final = Form("ssdc")
+FP16: Final = Form("fp16")
+FP10: Final = Form("fp10")
+FP8: Final = Form("fp8")
+LOSSY_KINDS: Final = (Kind.INPUT, Kind.MAP)  # of the buffers whose values may be rounded
 SIGNS_PER_BYTE: Final = 8
 TF32_VALUES: Final = 4  # whose codes take 9 bytes
+FP10_VALUES: Final = 3  # whose codes take 4 bytes
 WORD_NBYTES: Final = 16  # of which sizes and addresses of heads and tails are multiples
 BLOCK: Final = 1024  # values that are packed together
 MOST_VALUES: Final = 2**31 - 1  # of a section that is packed
@@ -48,7 +53,11 @@ def aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to code sections. Decoding gives the bits of the values back where it gives values."""
+    """A way to code sections.
+
+    Where it gives values, decoding gives their bits back, or rounded values if the codec is not
+    exact. These have the facts of the values.
+    """
 
     name: str
     gives: Need  # the most that a use may want of the values
@@ -61,6 +70,7 @@ class Codec:
     by_section: bool = False
     alignment: int = 1  # bytes of which the address of a code is a multiple
     packing: Packing | None = None  # of codes whose size depends on the values
+    exact: bool = True  # decoding loses nothing of what the codec gives
 
 
 def with_share(form: Form, share: float) -> Form:
@@ -90,6 +100,11 @@ def fits(buffer: Buffer, form: Form) -> bool:
     if not 0 <= form.share <= SHARES:
         return False
     return not form.tail or in_form(buffer, form).row_nbytes > 0
+
+
+def is_lossy(form: Form) -> bool:
+    """True for a code of rounded values."""
+    return form != RAW and not codec_of(form).exact
 
 
 def tail_of(buffer: Buffer, form: Form) -> Form | None:
@@ -139,6 +154,40 @@ def _tf32(buffer: Buffer, _: Form) -> Buffer:
 
 def _has_fours(buffer: Buffer) -> bool:
     return buffer.dtype == "float32" and prod(buffer.shape[1:]) % TF32_VALUES == 0
+
+
+def _fp10(buffer: Buffer, _: Form) -> Buffer:
+    """A row has the bytes of its own code. That of a section takes no more than all its rows."""
+    words = -(-prod(buffer.shape[1:]) // FP10_VALUES)
+    return replace(buffer, shape=(buffer.rows, 4 * words), dtype="uint8")
+
+
+def _bytes_each(nbytes: int, buffer: Buffer, _: Form) -> Buffer:
+    """As many bytes a value."""
+    return replace(buffer, shape=(buffer.rows, nbytes * prod(buffer.shape[1:])), dtype="uint8")
+
+
+def _may_be_rounded(dtypes: tuple[str, ...], buffer: Buffer) -> bool:
+    return buffer.kind in LOSSY_KINDS and buffer.dtype in dtypes
+
+
+def _lossy_codec(
+    form: Form,
+    coded: Callable[[Buffer, Form], Buffer],
+    dtypes: tuple[str, ...] = ("float32", "bfloat16"),
+    *,
+    by_section: bool = False,
+    alignment: int = 1,
+) -> Codec:
+    return Codec(
+        form.codec,
+        gives=Need.VALUES,
+        fits=partial(_may_be_rounded, dtypes),
+        coded=coded,
+        by_section=by_section,
+        alignment=alignment,
+        exact=False,
+    )
 
 
 def _packed(packing: Packing, buffer: Buffer, form: Form) -> Buffer:
@@ -194,5 +243,8 @@ CODECS: Final[Mapping[str, Codec]] = {
         ),
         _packing_codec(BITMAP, Packing(block_nbytes=132, index_nbytes=0)),
         _packing_codec(SSDC, Packing(block_nbytes=12, index_nbytes=1)),
+        _lossy_codec(FP16, partial(_bytes_each, 2), ("float32",), alignment=2),
+        _lossy_codec(FP10, _fp10, by_section=True, alignment=4),
+        _lossy_codec(FP8, partial(_bytes_each, 1)),
     )
 }

@@ -10,6 +10,9 @@ import torch
 from ..graph import (
     BITMAP,
     BITS,
+    FP8,
+    FP10,
+    FP16,
     RAW,
     SSDC,
     TF32,
@@ -40,6 +43,12 @@ RECODES: Final[Mapping[tuple[Form, Form], str]] = {
     (BITMAP, RAW): "bitmap_decode",
     (RAW, SSDC): "ssdc_encode",
     (SSDC, RAW): "ssdc_decode",
+    (RAW, FP16): "fp16_encode",
+    (FP16, RAW): "fp16_decode",
+    (RAW, FP10): "fp10_encode",
+    (FP10, RAW): "fp10_decode",
+    (RAW, FP8): "fp8_encode",
+    (FP8, RAW): "fp8_decode",
 }
 
 

@@ -38,7 +38,9 @@ def due_decode(bridges: Bridges, section: Section, slot: int, use: Use) -> Bridg
 
 
 def _is_decoded_for(form: Form, use: Use) -> bool:
-    return form not in use.forms and codec_of(form).gives is Need.VALUES
+    codec = codec_of(form)
+    suits = codec.exact or use.need is Need.VALUES  # rounded values tell no more than values
+    return suits and form not in use.forms and codec.gives is Need.VALUES
 
 
 def _first(

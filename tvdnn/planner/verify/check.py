@@ -22,6 +22,7 @@ from ...units import format_bytes
 from ..ir.page_map import PageMap
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .check_bytes import Clock, check_contents, schedule_error
+from .check_lossy import check_lossy_codes
 from .check_moves import check_counts, copy_problem, gives, recode_problem
 from .coverage import check_coverage
 from .expected_sources import read_sources
@@ -41,6 +42,8 @@ def check(schedule: Schedule) -> None:
     - Waits name earlier steps of other lanes.
     - Accesses to the same bytes are ordered if one of them writes.
     - Every read finds the bytes that program order gives it, and so does the caller at the end.
+    - A lossy code is made behind the last use by forward. Only backward reads what it rounded, and
+      only for values.
     - The residencies record the accesses of the steps.
     - Arena and slab are inside their budgets.
     """
@@ -48,6 +51,7 @@ def check(schedule: Schedule) -> None:
     _check_sizes(schedule)
     _check_forms(schedule)
     check_counts(schedule)
+    check_lossy_codes(schedule)
     check_residencies(schedule)
     clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import RAW, Buffer, Pass, Use, in_form, is_packed
+from ...graph import RAW, Buffer, in_form, is_lossy, is_packed
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
+from .check_lossy import rounded_recode_problem, rounded_use_problem
 from .check_moves import facts_lacking
 from .expected_sources import (
     CALLER,
@@ -16,6 +17,7 @@ from .expected_sources import (
     restricted,
     span,
 )
+from .operands import described, is_of, operand_of, written_operands
 from .space_contents import ByteRange, SpaceContents
 
 Clock: TypeAlias = tuple[int, int, int]  # by lane, its last step that has ended
@@ -85,7 +87,7 @@ class _Replay:
                 buffer = self._graph.buffers[each.buffer]
                 filled = (ChannelRange(*span(None, buffer), CALLER, 0),)
                 memory = self._memory[Space.ARENA]
-                for low, high, origin in self._places(_operand_of(each, buffer)):
+                for low, high, origin in self._places(operand_of(each, buffer)):
                     indices = memory.split_at(low, high)
                     new = ByteRange(each.buffer, RAW, origin, filled, Lane.COMPUTE, first - 1)
                     memory.replace(indices, new)
@@ -101,12 +103,12 @@ class _Replay:
                 self._check_output(lasts[name, section], buffer, produced.get(name, ()))
 
     def _check_output(self, residency: Residency, buffer: Buffer, needed: ChannelRanges) -> None:
-        operand = _operand_of(residency, buffer)
+        operand = operand_of(residency, buffer)
         for each, origin in self._byte_ranges(operand):
             holds = each.buffer == buffer.name and each.form == RAW and each.ranges == needed
-            if not holds or each.origin != origin:
+            if not holds or each.origin != origin or not each.exact:
                 raise ScheduleError(
-                    f"output {_described(operand)} is handed out, "
+                    f"output {described(operand)} is handed out, "
                     f"{self._finding(each, operand, origin, needed)}"
                 )
 
@@ -115,15 +117,19 @@ class _Replay:
         adds = pass_.reduction and step.start > 0
         unfinished = {use.buffer for use in pass_.writes if use.whole} if adds else set()
         needs = self._expected.needs[step.pass_index]
-        for operand, needed in zip(step.reads, needs, strict=True):
+        for operand, needed, use in zip(step.reads, needs, pass_.reads, strict=True):
             if operand.buffer in unfinished:
                 continue
             if needed:
-                self._read(index, step.lane, operand, needed)
+                found = self._read(index, step.lane, operand, needed)
+                exact = all(each.exact for each, _ in found)
+                problem = None if exact else rounded_use_problem(step, pass_, use)
+                if problem is not None:
+                    raise schedule_error(self._schedule, index, problem)
             elif not self._begins_reduction(step, operand):
                 text = f"reads {operand.buffer}, which no pass made"
                 raise schedule_error(self._schedule, index, text)
-        for operand, use in _written(step, pass_):
+        for operand, use in written_operands(step, pass_):
             written = ChannelRange(
                 *span(use.channels, self._graph.buffers[use.buffer]),
                 producer=step.pass_index,
@@ -147,16 +153,23 @@ class _Replay:
         read = [each for placed in found for each, _ in placed]
         source, target, ranges = step.reads[0], step.writes[0], read[0].ranges
         if any(each.ranges != ranges for each in read):
-            text = f"moves {_described(source)}, of which not all rows are written alike"
+            text = f"moves {described(source)}, of which not all rows are written alike"
             raise schedule_error(self._schedule, index, text)
         if is_packed(source.form) and len({each.encoder for each in read}) > 1:
-            text = f"moves {_described(source)}, whose parts are of several codes"
+            text = f"moves {described(source)}, whose parts are of several codes"
             raise schedule_error(self._schedule, index, text)
+        exact = all(each.exact for each in read)
         if source.form != target.form != RAW:
             self._check_facts(index, target, ranges)
+            problem = None if exact else rounded_recode_problem(source, target)
+            if problem is not None:
+                raise schedule_error(self._schedule, index, problem)
         encoder = read[0].encoder if step.action is Action.COPY else index
+        exact = exact and not is_lossy(target.form)
         for operand in step.writes:
-            self._write(index, step.lane, operand, ranges, partly=False, encoder=encoder)
+            self._write(
+                index, step.lane, operand, ranges, partly=False, encoder=encoder, exact=exact
+            )
 
     def _check_facts(self, index: int, code: Operand, ranges: ChannelRanges) -> None:
         """Raise unless the passes that left the values say what the code leaves out."""
@@ -173,14 +186,14 @@ class _Replay:
         clock = self._clocks[index]
         found = self._byte_ranges(operand)
         for each, origin in found:
-            if not _is_of(each, operand, origin) or not each.ranges:
+            if not is_of(each, operand, origin) or not each.ranges:
                 holds = False
             else:
                 holds = needed is None or each.ranges == needed
                 holds = holds or restricted(each.ranges, needed or ()) == needed
             if not holds:
                 finding = self._finding(each, operand, origin, needed or ())
-                text = f"reads {_described(operand)}, {finding}"
+                text = f"reads {described(operand)}, {finding}"
                 raise schedule_error(self._schedule, index, text)
             if clock[each.lane] < each.writer:
                 raise self._race(index, "reads", operand, each.writer, "writes")
@@ -196,6 +209,7 @@ class _Replay:
         *,
         partly: bool,
         encoder: int = CALLER,
+        exact: bool = True,
     ) -> None:
         """Write `ranges` to the operand's bytes; if `partly`, other channels stay."""
         memory = self._memory[operand.space]
@@ -207,7 +221,7 @@ class _Replay:
                 self._overlay(index, lane, operand, found, origin, ranges)
             else:
                 what = operand.buffer, operand.form, origin, ranges
-                memory.replace(indices, ByteRange(*what, lane, index, encoder))
+                memory.replace(indices, ByteRange(*what, lane, index, encoder, exact))
 
     def _check_writable(
         self,
@@ -222,12 +236,12 @@ class _Replay:
         """Raise unless all accesses have ended, and the step uses none of the bytes otherwise."""
         for each in found:
             self._check_ended(index, operand, each)
-            same = _is_of(each, operand, origin)
+            same = is_of(each, operand, origin)
             if each.readers[lane] == index and not same:
-                text = f"writes {_described(operand)} over {each.buffer}, which it reads"
+                text = f"writes {described(operand)} over {each.buffer}, which it reads"
                 raise schedule_error(self._schedule, index, text)
             if each.writer == index and not (partly and same):
-                text = f"writes {_described(operand)} over {each.buffer}, which it writes too"
+                text = f"writes {described(operand)} over {each.buffer}, which it writes too"
                 raise schedule_error(self._schedule, index, text)
 
     def _overlay(
@@ -241,8 +255,9 @@ class _Replay:
     ) -> None:
         """Write some channels of the bytes; the others stay."""
         for each in found:
-            same = _is_of(each, operand, origin)
+            same = is_of(each, operand, origin)
             each.ranges = overlay(each.ranges, *ranges) if same else ranges
+            each.exact = each.exact or not same
             each.buffer, each.form, each.origin = operand.buffer, operand.form, origin
             each.lane, each.writer = lane, index
             each.readers = [CALLER, CALLER, CALLER]
@@ -258,7 +273,7 @@ class _Replay:
 
     def _clear(self, residency: Residency) -> None:
         buffer = self._graph.buffers[residency.buffer]
-        for each, _ in self._byte_ranges(_operand_of(residency, buffer)):
+        for each, _ in self._byte_ranges(operand_of(residency, buffer)):
             each.ranges = ()
 
     def _byte_ranges(self, operand: Operand) -> list[Placed]:
@@ -286,7 +301,7 @@ class _Replay:
 
     def _race(self, index: int, does: str, operand: Operand, other: int, did: str) -> ScheduleError:
         before = f"step {other}, {self._schedule.step_name(other)}"
-        text = f"{does} {_described(operand)} without waiting for {before}, which {did} there"
+        text = f"{does} {described(operand)} without waiting for {before}, which {did} there"
         return schedule_error(self._schedule, index, text)
 
     def _finding(
@@ -301,6 +316,8 @@ class _Replay:
             return f"but its form is {byte_range.form} there"
         if byte_range.origin != origin:
             return "but other rows of it are there"
+        if not byte_range.exact and byte_range.ranges == needed:
+            return "but a lossy code has rounded it there"
         found = restricted(byte_range.ranges, needed)
         return f"but finds it {self._state(found)}, not {self._state(needed)}"
 
@@ -315,33 +332,8 @@ class _Replay:
         return f"as {pass_.name}{after} leaves it"
 
 
-def _operand_of(residency: Residency, buffer: Buffer) -> Operand:
-    """The section of a residency, where that lies."""
-    rows, form = buffer.bounds(residency.section), residency.form
-    place = residency.offset, residency.nbytes
-    return Operand(buffer.name, *rows, Space.ARENA, *place, form)
-
-
-def _written(step: Step, pass_: Pass) -> Iterator[tuple[Operand, Use]]:
-    """The operands that a launch writes, codes as well, each with its use."""
-    yield from zip(step.writes, pass_.writes, strict=False)
-    for code in step.writes[len(pass_.writes) :]:
-        yield code, next(use for use in pass_.writes if use.buffer == code.buffer)
-
-
-def _is_of(byte_range: ByteRange, operand: Operand, origin: int) -> bool:
-    """True if the bytes belong to the rows and the form of an operand."""
-    found = byte_range.buffer, byte_range.form, byte_range.origin
-    return found == (operand.buffer, operand.form, origin)
-
-
 def _last_by_section(
     residencies: Iterable[Residency], names: Collection[str]
 ) -> dict[tuple[str, int], Residency]:
     raw = (each for each in residencies if each.buffer in names and each.form == RAW)
     return {(each.buffer, each.section): each for each in raw}
-
-
-def _described(operand: Operand) -> str:
-    rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
-    return f"{rows} at {operand.space.name.lower()} byte {operand.offset}"

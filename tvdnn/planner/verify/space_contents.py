@@ -20,6 +20,7 @@ class ByteRange:
     writer: int  # the last step that wrote the bytes
     # The recode that made the code of which the bytes are. Another lays out its parts otherwise.
     encoder: int = CALLER
+    exact: bool = True  # no lossy code has rounded the values
     # By lane, the last step that read the bytes since.
     readers: list[int] = field(default_factory=lambda: [CALLER, CALLER, CALLER])
 
