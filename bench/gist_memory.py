@@ -1,4 +1,4 @@
-"""Bytes that Gist's networks take under gist-lossless beside keep, planned without a GPU.
+"""Bytes that Gist's networks take under gist's policies beside keep, planned without a GPU.
 
     python -m bench.gist_memory -o bench/results/plans/gist_memory.json
     python -m bench.gist_memory --nets vgg16 alexnet --dtypes bf16
@@ -26,7 +26,7 @@ from bench.environment import software
 from bench.large_plans import MACHINE
 from tvdnn import models
 from tvdnn.engine import Trainer, training_graph
-from tvdnn.graph import BITMAP, SHARES, SSDC, TF32, Form, Graph, Kind
+from tvdnn.graph import BITMAP, FP16, SHARES, SSDC, TF32, Form, Graph, Kind
 from tvdnn.optim import SGD
 from tvdnn.planner.capacities import MARGIN
 from tvdnn.planner.ir.budgets import Budgets
@@ -34,7 +34,7 @@ from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.policies.gist import DECODING, LOSSLESS, gist
+from tvdnn.planner.policies.gist import DECODING, LOSSLESS, LOSSY, LOSSY_FORMS, Codes, gist
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem
 from tvdnn.planner.timing.memory_profile import memory_profile
@@ -95,10 +95,14 @@ def _plans(net: str, dtype: str, batch: int, *, fused: bool) -> Iterator[tuple[s
     for form in (SSDC, BITMAP, *([TF32] if dtype == "tf32" else [])):
         densities = {} if form == TF32 else observed_densities(net, fused=fused)
         yield f"{LOSSLESS}:{form}", graph, _decoding(graph, form, densities)
+    for form in LOSSY_FORMS:
+        if form != FP16 or dtype != "bf16":  # which it makes no smaller
+            name = f"{LOSSY}:{form}"
+            yield name, graph, gist(graph, name, DECODING[0], Codes(rounded=form))
 
 
 def _decoding(graph: Graph, form: Form, densities: Densities) -> Plan:
-    return gist(graph, LOSSLESS, DECODING[0], form, densities)
+    return gist(graph, LOSSLESS, DECODING[0], Codes(form, densities=densities))
 
 
 @cache

@@ -102,7 +102,12 @@ def test_policies_by_what_they_may_do() -> None:
     coded = {name for name, policy in POLICIES.items() if policy.coded_pools}
     paper = {name for name in POLICIES if name.startswith(("vdnn", "superneurons"))}
     assert unfused == paper | coded
-    assert coded == {"gist-lossless", "gist-lossless:tf32"}
+    lossy = {name for name, policy in POLICIES.items() if policy.lossy}
+    assert lossy == {
+        f"gist-lossy{f}:{form}" for f in ("", ":fused") for form in ("fp16", "fp10", "fp8")
+    }
+    single = {name for name in lossy if ":fused" not in name}
+    assert coded == {"gist-lossless", "gist-lossless:tf32"} | single
     with pytest.raises(InputError, match="policy 'vdnn' is not known; choose one of keep, vdnn-"):
         policy_named("vdnn")
 

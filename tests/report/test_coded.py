@@ -7,7 +7,8 @@ import pytest
 
 from tests.report.test_report import CASE, COSTS, FLOOR, text
 from tests.support.schedules.coded import CODE_NBYTES, MAP_NBYTES, Rest, coded_schedule
-from tvdnn.graph import BITS, RAW
+from tests.support.schedules.rounded import RIGHT, rounded_schedule
+from tvdnn.graph import BITS, FP8, RAW
 from tvdnn.planner.ir.plan import Bridge, Plan
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.timing.simulate import simulate
@@ -111,3 +112,19 @@ def test_a_plan_tells_codes_from_what_leaves() -> None:
         "  o: recomputed (1 ms for 1 MiB)",
     ]
     assert str(Plan("p", ())) == "p: no maps leave the device"
+
+
+def test_reports_say_that_a_plan_is_lossy() -> None:
+    both = (Bridge("m", 0, 4, 1, 3, 3, FP8, None), Bridge("m", 0, 4, 1, 4, 4, BITS, None))
+    schedule = rounded_schedule(*RIGHT)
+    schedule = replace(schedule, plan=replace(schedule.plan, bridges=both))
+    assert str(schedule.plan).splitlines()[0] == (
+        "hand: no maps leave the device, 1 have a code, 1 of them lossy: gradients are rounded"
+    )
+    (found,) = (row for row in map_rows(schedule) if row.name == "m")
+    assert (found.decision, found.sections_coded) == ("bits + fp8 (lossy)", 2)
+    row = row_of(schedule)
+    assert row.lossy
+    heads, _, line, *_ = text(tables.rows_table([row]))[1:]
+    assert (heads.split()[-1], line.split()[-1]) == ("losses", "lossy")
+    assert not row_of(coded_schedule(Rest.RECODED)).lossy

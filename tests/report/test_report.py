@@ -134,7 +134,8 @@ def test_an_infeasible_row_has_its_floor_and_nothing_else() -> None:
 
 def test_json_has_every_key_and_survives_a_round_trip(kept: Schedule) -> None:
     values = measured(kept, "keep", (0.5,), step_s=0.01).to_json()
-    assert set(values) == KEYS | {"floor_step", "losses", "equal", "feedback", "tuned", "reason"}
+    others = {"floor_step", "losses", "equal", "lossy", "feedback", "tuned", "reason"}
+    assert set(values) == KEYS | others
     assert json.loads(json.dumps(values)) == {**values, "losses": [0.5]}
 
 

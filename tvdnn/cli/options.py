@@ -66,7 +66,8 @@ Policy = Annotated[
     str | None,
     typer.Option(
         help=f"{BASE_POLICIES}; vdnn policies take :m or :p, and :sync after, superneurons "
-        ":speed, :memory or :costaware, and :lru after."
+        ":speed, :memory or :costaware, and :lru after. gist-lossy:fp16, :fp10 and :fp8 round what "
+        "backward reads."
         " If not given what tuning found, or auto."
     ),
 ]

@@ -50,7 +50,8 @@ class Trainer:
     - `optimizer`: `tvdnn.optim.SGD` (the default) or `tvdnn.optim.AdamW`. Learning rates are
       changed on `trainer.optimizer`, which torch's schedulers take.
     - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "superneurons", "gist-lossless",
-      "tvdnn-ilp", "tvdnn-heuristic", "auto".
+      "tvdnn-ilp", "tvdnn-heuristic", "auto"; or "gist-lossy:fp16", ":fp10" or ":fp8", which round
+      the maps that backward reads. No other policy does.
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
     - `host_budget`: the most pinned host bytes, as a number or as text.

@@ -79,6 +79,7 @@ class Policy:
     fused: bool = True  # plans over fused ops
     coded_pools: bool = False  # plans over ops that are not fused, and poolings that leave codes
     recomputes: bool = False  # may make maps again
+    lossy: bool = False  # rounds what backward reads: gradients are not those of `keep`
     searches: bool = False  # tries many plans and takes the fastest
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
     ladder: Callable[[GraphProblem], Iterable[tuple[str, Plan]]] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..graph import RAW, Buffer, Form, Kind
+from ..graph import RAW, Buffer, Form, Kind, is_lossy
 from ..planner.ir.plan import Bridge
 from ..planner.ir.schedule import Residency, Schedule
 
@@ -18,7 +18,8 @@ class MapRow:
     """The decision for one feature map.
 
     `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it), or a
-    form in which sections rest, also with "offload" or "recompute". `sections_away` counts the
+    form in which sections rest, also with "offload" or "recompute". A form that rounds values is
+    called lossy. `sections_away` counts the
     sections that leave the device, `sections_coded` those that rest in a code and not raw.
     """
 
@@ -50,7 +51,7 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
             continue
         last = last_reads.get(name)
         forms = coded.get(name, {})
-        means = sorted({str(form) for form in forms.values()})
+        means = sorted({_named(form) for each in forms.values() for form in each})
         raw = _decision(schedule, name, last, away, recomputed)
         if not means or raw in ("offload", "recompute"):
             means.append(raw)
@@ -60,7 +61,7 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
     return tuple(rows)
 
 
-def coded_sections(schedule: Schedule) -> Mapping[str, Mapping[int, Form]]:
+def coded_sections(schedule: Schedule) -> Mapping[str, Mapping[int, frozenset[Form]]]:
     """By buffer, the forms of the sections that rest in a code while they are not there raw."""
     codes = [each for each in schedule.residencies if each.form != RAW]
     sections = {(each.buffer, each.section) for each in codes}
@@ -68,11 +69,16 @@ def coded_sections(schedule: Schedule) -> Mapping[str, Mapping[int, Form]]:
     for each in schedule.residencies:
         if each.form == RAW and (each.buffer, each.section) in sections:
             raw[each.buffer, each.section].append(each)
-    found = defaultdict[str, dict[int, Form]](dict)
+    found = defaultdict[str, dict[int, frozenset[Form]]](dict)
     for code in codes:
         if not any(_covers(each, code) for each in raw[code.buffer, code.section]):
-            found[code.buffer][code.section] = code.form
+            others = found[code.buffer].get(code.section, frozenset())
+            found[code.buffer][code.section] = others | {code.form}
     return found
+
+
+def _named(form: Form) -> str:
+    return f"{form} (lossy)" if is_lossy(form) else str(form)
 
 
 def _covers(raw: Residency, code: Residency) -> bool:

@@ -69,8 +69,9 @@ class Row(_Subject):
     """One line of a benchmark. Its fields are the keys of its JSON; None where one does not apply.
 
     `bound_s` is the lower bound of the step time inside the budgets (`planner.timing.bound`).
-    `equal` says whether the losses have the bits of `keep`. `feedback` says whether the plan was
-    made again from measured times; None where nothing ran. `reason` says why the row is infeasible.
+    `equal` says whether the losses have the bits of `keep`. `lossy` says that maps rest in codes
+    that round them: losses then differ from the second step on. `feedback` says whether the plan
+    was made again from measured times; None where nothing ran. `reason` says why it is infeasible.
     `fragmentation` is the idle share of the arena at its fullest step. `coded_bytes` are those of
     the sections that rest in a code, as they are raw.
     """
@@ -98,6 +99,7 @@ class Row(_Subject):
     loss: float | None = None
     losses: tuple[float, ...] | None = None
     equal: bool | None = None
+    lossy: bool = False
     feedback: bool | None = None
     reason: str | None = None
     versions: Mapping[str, str | None]
@@ -205,6 +207,7 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
         avg_bytes=None if timeline is None else average_nbytes(schedule, timeline),
         offloaded_bytes=schedule.offloaded_nbytes,
         coded_bytes=coded_nbytes(schedule),
+        lossy=bool(schedule.plan.rounded),
         host_bytes=schedule.slab_nbytes,
         fragmentation=schedule.fragmentation,
         recode_s=None if timeline is None else recode_s(schedule, timeline),

@@ -20,6 +20,7 @@ MILLISECONDS = 1e3
 FOLD_FROM = 60
 NONE = "-"
 INFEASIBLE = "infeasible"
+LOSSY = "lossy"
 SAME_LOSSES = {True: "as keep", False: "DIFFER", None: NONE}
 LOOK: Final[Any] = {"box": SIMPLE_HEAD, "title_justify": "left", "caption_justify": "left"}
 
@@ -51,7 +52,7 @@ COLUMNS = (
     Column("bound ms", lambda row: _milliseconds(row.bound_s)),
     Column("slowdown", lambda row: _number(row.slowdown, ".2f")),
     Column("loss", lambda row: _number(row.loss, ".4f")),
-    Column("losses", lambda row: SAME_LOSSES[row.equal]),
+    Column("losses", lambda row: LOSSY if row.lossy else SAME_LOSSES[row.equal]),
 )
 
 

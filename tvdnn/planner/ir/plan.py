@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ...graph import RAW, Form, Graph, in_form
+from ...graph import RAW, Form, Graph, in_form, is_lossy
 
 HOST: Final = "host"
 
@@ -102,6 +102,11 @@ class Plan:
         return tuple(each for each in self.bridges if each.tier is not None)
 
     @property
+    def rounded(self) -> frozenset[str]:
+        """The buffers that rest in a lossy code. Gradients are exact where there are none."""
+        return frozenset(each.buffer for each in self.bridges if is_lossy(each.form))
+
+    @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(slot for segment in self.segments for slot in segment.slots)
 
@@ -124,6 +129,8 @@ class Plan:
         coded = {each.buffer for each in self.bridges if each.form != RAW}
         counts = f"{len(offloaded) or 'no'} maps leave the device"
         counts += f", {len(coded)} have a code" if coded else ""
+        rounded = len(self.rounded)
+        counts += f", {rounded} of them lossy: gradients are rounded" if rounded else ""
         lines = [f"{self.policy}: {counts}"]
         lines += [f"  {self.optimality}"] if self.optimality else []
         for each in self.bridges:

@@ -9,17 +9,26 @@ For a ReLU or a pooling and its convolution, SSDC stores the values that are not
 `gist-lossless:ssdc=50` has room on the device for 50% of the values. Others spill to the host, so
 that no value is lost. With `:bitmap=50` a bit a value stands for the indices. With `:tf32` maps
 rest as TF32 codes, which need no zeros. A map stays raw whose code would be no smaller.
+
+`gist-lossy:fp16`, `:fp10` and `:fp8` are delayed precision reduction. Forward reads exact values.
+All other maps of which backward reads values are stored rounded, and a ReLU's gradient takes the
+bits of a rounded map beside. The loss's gradient reads exact values: it reads few, and every other
+gradient would have its error. With `:ssdc=20` or `:bitmap=20` behind, a map behind a ReLU is stored
+exactly where that code is the smaller one.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ...errors import InputError
 from ...graph import (
     BITMAP,
     BITS,
+    FP8,
+    FP10,
+    FP16,
     SSDC,
     TF32,
     Buffer,
@@ -28,6 +37,7 @@ from ...graph import (
     Form,
     Graph,
     Kind,
+    Need,
     Use,
     in_form,
     may_rest_in,
@@ -39,7 +49,8 @@ from ..lowering.codes import codes_left
 from ..lowering.segments import Variant, segments
 from ..problem import GraphProblem, Policy
 
-LOSSLESS = "gist-lossless"
+LOSSLESS, LOSSY = "gist-lossless", "gist-lossy"
+LOSSY_FORMS: Final = (FP16, FP10, FP8)
 # Blocks of a layer, the longest first. A budget that does not hold these gets shorter ones.
 VARIANTS = (Variant.KEEP, Variant.PERFORMANCE, Variant.MEMORY)
 # A layer that reads a whole batch has a whole map decoded. By runs, VGG-16(64) in TF32 takes 1.8 GB
@@ -47,30 +58,48 @@ VARIANTS = (Variant.KEEP, Variant.PERFORMANCE, Variant.MEMORY)
 DECODING = VARIANTS[1:]
 
 
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """The codes in which maps are stored whose values backward reads."""
+
+    exact: Form | None = None  # of maps behind a ReLU
+    rounded: Form | None = None  # of all maps
+    # By map, the share of its values for which an exact code has room, else as the form says.
+    densities: Mapping[str, float] = field(default_factory=dict)
+
+    def exact_of(self, buffer: Buffer) -> Form | None:
+        """The exact code of a map, None where it has none that is smaller than the map."""
+        if self.exact is None:
+            return None
+        share = self.densities.get(buffer.name)
+        form = self.exact if share is None else with_share(self.exact, share)
+        return form if _pays(buffer, form) else None
+
+    def rounded_of(self, buffer: Buffer) -> Form | None:
+        """The lossy code of a map, None where it has none."""
+        form = self.rounded
+        return form if form is not None and may_rest_in(buffer, form) else None
+
+
+NO_CODES: Final = Codes()
+
+
 def gist(
-    graph: Graph,
-    name: str = LOSSLESS,
-    variant: Variant = Variant.KEEP,
-    form: Form | None = None,
-    densities: Mapping[str, float] | None = None,
+    graph: Graph, name: str = LOSSLESS, variant: Variant = Variant.KEEP, codes: Codes = NO_CODES
 ) -> Plan:
     """The plan that stores all maps encoded of which backward can take a code.
 
-    Maps that backward needs for their signs alone are stored as bits, others in `form`, if any. A
-    code of the maps in `densities` has room for that share of their values.
+    Maps that backward needs for their signs alone are stored as bits, others in `codes`.
     """
-    shares = densities or {}
     plan = Plan(name, segments(graph, {}, variant))
     left = tuple(codes_left(graph, plan.segments))
     has_bits = {bridge.buffer for bridge in left}
-    encoded = {each.buffer: each for each in _encoded(graph, plan, form, shares)}
-    bridges = tuple(e for e in encoded.values() if e.form != BITS or e.buffer not in has_bits)
+    encoded = _encoded(graph, plan, codes)
+    bridges = tuple(e for e in encoded if e.form != BITS or e.buffer not in has_bits)
     return replace(plan, bridges=left + bridges)
 
 
-def _encoded(
-    graph: Graph, plan: Plan, form: Form | None, shares: Mapping[str, float]
-) -> Iterator[Bridge]:
+def _encoded(graph: Graph, plan: Plan, codes: Codes) -> Iterator[Bridge]:
     """The bridges over the turn from forward to backward, of maps that backward only reads."""
     last: dict[str, int] = {}  # by buffer, the slot of its last use in forward
     later: dict[str, list[tuple[int, Use]]] = {}  # by buffer, slots and uses behind forward
@@ -83,16 +112,49 @@ def _encoded(
         overwritten |= pass_.written_buffers
         for use in pass_.reads:
             later.setdefault(use.buffer, []).append((number, use))
-    for name in later:
+    exact = _read_by_the_loss(graph)
+    for name, uses in later.items():
         if name in overwritten or name in graph.outputs or name not in last:
             continue
-        buffer, (first, _) = graph.buffers[name], later[name][0]
-        signs = all(BITS in use.forms for _, use in later[name])
-        of_values = with_share(form, shares[name]) if form and name in shares else form
-        chosen = BITS if signs else of_values
-        if chosen is not None and _pays(buffer, chosen):
+        buffer = graph.buffers[name]
+        rounded = None if name in exact else codes.rounded_of(buffer)
+        for form, needed_by in _forms(buffer, uses, codes.exact_of(buffer), rounded):
             sections = 0, buffer.num_sections
-            yield Bridge(name, *sections, last[name], first, first, form=chosen, tier=None)
+            yield Bridge(name, *sections, last[name], needed_by, needed_by, form=form, tier=None)
+
+
+def _forms(
+    buffer: Buffer, uses: list[tuple[int, Use]], exact: Form | None, rounded: Form | None
+) -> Iterator[tuple[Form, int]]:
+    """The forms in which a map is stored, each with the slot of the first use that wants it."""
+    of_signs = [slot for slot, use in uses if BITS in use.forms]
+    others = [slot for slot, use in uses if BITS not in use.forms]
+    if not others:
+        if _pays(buffer, BITS):
+            yield BITS, of_signs[0]
+        return
+    values_alone = all(use.need is Need.VALUES for _, use in uses if BITS not in use.forms)
+    if rounded is not None and values_alone:
+        forms = (rounded, BITS) if of_signs else (rounded,)
+        smallest = in_form(buffer, exact).nbytes if exact is not None else buffer.nbytes
+        if sum(in_form(buffer, form).nbytes for form in forms) < smallest:
+            yield rounded, others[0]
+            if of_signs:
+                yield BITS, of_signs[0]
+            return
+    if exact is not None:
+        yield exact, uses[0][0]
+
+
+def _read_by_the_loss(graph: Graph) -> set[str]:
+    """The buffers of which a pass makes a gradient without another one."""
+    found = set[str]()
+    for pass_ in graph.passes:
+        kinds = {graph.buffers[name].kind for name in pass_.read_buffers}
+        written = {graph.buffers[name].kind for name in pass_.written_buffers}
+        if Kind.GRAD in written and Kind.GRAD not in kinds:
+            found |= pass_.read_buffers
+    return found
 
 
 def _pays(buffer: Buffer, form: Form) -> bool:
@@ -108,32 +170,38 @@ def with_density(name: str) -> Policy | None:
 
     Raises InputError for a density above 100%.
     """
-    found = re.fullmatch(rf"{LOSSLESS}(:fused)?:({SSDC}|{BITMAP})=(\d+)", name)
+    lossy = "|".join(map(str, LOSSY_FORMS))
+    systems = rf"{LOSSLESS}(?::fused)?|{LOSSY}(?::fused)?:(?P<rounded>{lossy})"
+    found = re.fullmatch(rf"(?:{systems}):(?P<codec>{SSDC}|{BITMAP})=(?P<percent>\d+)", name)
     if found is None:
         return None
-    fused, codec, percent = found.groups()
-    if int(percent) > 100:
+    percent, rounded = int(found["percent"]), found["rounded"]
+    if percent > 100:
         raise InputError(f"policy {name!r} has room for {percent}% of values; give at most 100")
-    form = with_share(Form(codec), int(percent) / 100)
-    return _policy(name, form, fused=fused is not None)
+    exact = with_share(Form(found["codec"]), percent / 100)
+    return _policy(name, Codes(exact, Form(rounded) if rounded else None), fused=":fused" in name)
 
 
-def _policy(name: str, form: Form | None, *, fused: bool) -> Policy:
+def _policy(name: str, codes: Codes, *, fused: bool) -> Policy:
     def plans(problem: GraphProblem) -> Iterator[Plan]:
-        variants = VARIANTS if form is None else DECODING
-        return (gist(problem.graph, name, variant, form) for variant in variants)
+        variants = VARIANTS if codes == NO_CODES else DECODING
+        return (gist(problem.graph, name, variant, codes) for variant in variants)
 
     def schedule(problem: GraphProblem) -> Schedule | None:
         return problem.first_that_fits(plans(problem))
 
-    return Policy(name, schedule, plans, fused=fused, coded_pools=not fused)
+    lossy = codes.rounded is not None
+    return Policy(name, schedule, plans, fused=fused, coded_pools=not fused, lossy=lossy)
 
 
 def _policies() -> Iterator[Policy]:
     """On the paper's graph of single layers, and on fused ops."""
-    for fused, form in product((False, True), (None, TF32)):
-        suffix = ":fused" * fused + (f":{form}" if form else "")
-        yield _policy(LOSSLESS + suffix, form, fused=fused)
+    for fused in (False, True):
+        graph = ":fused" * fused
+        yield _policy(LOSSLESS + graph, NO_CODES, fused=fused)
+        yield _policy(f"{LOSSLESS}{graph}:{TF32}", Codes(TF32), fused=fused)
+        for form in LOSSY_FORMS:
+            yield _policy(f"{LOSSY}{graph}:{form}", Codes(rounded=form), fused=fused)
 
 
 POLICIES = tuple(_policies())
