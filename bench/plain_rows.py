@@ -160,6 +160,19 @@ GIST_MEMORY_FUSED = replace(
         ("tf32", _value("gist-lossless:tf32, fused")),
     ),
 )
+LOSSY = ("fp16", "fp10", "fp8")
+GIST_LOSSY = replace(
+    GIST_MEMORY,
+    title="Memory of Gist's networks with rounded maps",
+    note="MB under gist-lossy, with the ratio to keep on single layers, and the time beside keep "
+    "on the same graph. Losses are exact, gradients are not.",
+    columns=(
+        *GIST_MEMORY.columns[:2],
+        ("keep", _value("keep, single")),
+        *((name, _value(f"gist-lossy:{name}, single")) for name in LOSSY),
+        *((f"fused, {name}", _value(f"gist-lossy:{name}, fused")) for name in LOSSY),
+    ),
+)
 REPLANS = PlainTable(
     "Steps while a plan is made again",
     "plans/replan.json",

@@ -13,6 +13,7 @@ from bench.plain_rows import GIST_MEMORY, markdown
 from tvdnn import models
 
 FORMS = ("", ":ssdc", ":bitmap")
+LOSSY = ("fp16", "fp10", "fp8")
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_count_what_the_arena_holds() -> None:
     rows = rows_of("alexnet", "fp32", 16)
     policies = ["keep", *(f"gist-lossless{form}" for form in FORMS)]
+    policies += [f"gist-lossy:{form}" for form in LOSSY]
     assert [(row["policy"], row["fused"]) for row in rows] == [
         (policy, fused) for fused in (False, True) for policy in policies
     ]
@@ -39,6 +41,13 @@ def test_rows_count_what_the_arena_holds() -> None:
         assert row["ratio"] == kept["arena_bytes"] / row["arena_bytes"]
         assert row["keeps_s"] == next(r for r in rows if r["fused"] == row["fused"])["predicted_s"]
     assert kept["maps_bytes"] > bits["maps_bytes"] > ssdc["maps_bytes"] > bitmap["maps_bytes"]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_rows_of_bfloat16_have_no_half_precision() -> None:
+    policies = {row["policy"] for row in rows_of("alexnet", "bf16", 16)}
+    lossy = {policy for policy in policies if "lossy" in policy}
+    assert lossy == {"gist-lossy:fp10", "gist-lossy:fp8"}
 
 
 @pytest.mark.usefixtures("narrow")
