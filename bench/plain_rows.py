@@ -100,6 +100,15 @@ def _parameters_and_state(row: Values) -> str:
     return NONE if None in both else f"{sum(both) / MB:,.0f}"
 
 
+def _errors_by_network_and_type(rows: Sequence[Values]) -> Sequence[Values]:
+    """A row a network and type: each codec's largest error, and the parameter that has it."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        cell = f"{row['largest_error']:.1e} ({row['of']})"
+        found.setdefault((row["net"], row["dtype"]), {**row})[row["policy"]] = cell
+    return [*found.values()]
+
+
 def _by_architecture(rows: Sequence[Values]) -> Sequence[Values]:
     """A row an architecture: its kernels and variants, and the most that any takes."""
     most = ("shared_nbytes", "registers", "spilled_nbytes")
@@ -172,6 +181,20 @@ GIST_LOSSY = replace(
         *((name, _value(f"gist-lossy:{name}, single")) for name in LOSSY),
         *((f"fused, {name}", _value(f"gist-lossy:{name}, fused")) for name in LOSSY),
     ),
+)
+LOSSY_ERRORS = PlainTable(
+    "Errors of gradients from rounded maps",
+    "plans/lossy_errors.json",
+    "The largest relative root of the mean square error of any parameter's gradient, and whose it "
+    "is: one step at random weights and random images on a CPU, networks with an eighth of their "
+    "channels. The losses are those of keep to the bit.",
+    (
+        ("network", _network),
+        ("type", _value("dtype")),
+        ("rounded maps", _value("rounded_maps")),
+        *((name, _value(f"gist-lossy:{name}")) for name in LOSSY),
+    ),
+    _errors_by_network_and_type,
 )
 REPLANS = PlainTable(
     "Steps while a plan is made again",

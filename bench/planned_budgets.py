@@ -39,7 +39,8 @@ def main() -> None:
     known = json.loads(NETWORKS.read_text())
     parser = parser_of(__doc__)
     parser.add_argument("--nets", nargs="+", default=[each["net"] for each in known])
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
+    exact = [name for name, each in POLICIES.items() if not each.lossy]
+    parser.add_argument("--policies", nargs="+", default=exact, choices=POLICIES)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     networks = [each for each in known if each["net"] in options.nets]

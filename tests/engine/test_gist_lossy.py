@@ -17,10 +17,13 @@ from tests.engine.test_digits import (
     made,
     shuffled,
 )
-from tests.support.running import Batch, random_batches
-from tvdnn.engine import Trainer, virtualize
+from tests.engine.test_gist import rows
+from tests.support.running import Batch, random_batches, train
+from tests.support.simulated import h200
+from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.graph import FP8, FP10, FP16, Form
 from tvdnn.optim import SGD
+from tvdnn.planner.make import make_schedule
 
 __all__ = ["digits"]  # a fixture
 
@@ -107,13 +110,35 @@ def test_lossy_steps_have_the_same_bits_in_every_budget_and_order(form: Form) ->
     assert all(trainer.plan.rounded for trainer, _ in found)
 
 
+@forms
+def test_row_tiles_are_rounded_with_the_rows_beside_them(form: Form) -> None:
+    """A tile is decoded for the tiles above and below it, too. Masks have bits of tiles."""
+    net, policy = rows(), f"gist-lossy:{form}"
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 3, 16, 16, generator=generator)
+    batches = [(x, torch.randint(CLASSES, (3, 4, 4), generator=generator))] * 2
+    how = {"optimizer": SGD(), "coded_pools": True, "chunk_size": 600}
+    found = {}
+    for name, tiles in (("keep", 1), (policy, 1), (policy, 2)):
+        graph = training_graph(net, x, row_tiles=tiles, **how)
+        schedule = make_schedule(graph, h200(graph), policy=name)
+        assert bool(schedule.plan.rounded) is (name == policy)
+        runs = [train(net, schedule, batches, order_seed=seed) for seed in (3, 4)]
+        assert runs[0].equals(runs[1])
+        found[name, tiles] = runs[0]
+    kept, tiled = found["keep", 1], found[policy, 2]
+    assert torch.equal(tiled.losses[0], kept.losses[0])
+    for mine, theirs in zip(tiled.params, found[policy, 1].params, strict=True):
+        assert relative_error(mine, theirs) < 1e-5  # tiles are added in another order
+
+
 def test_lenet_learns_the_digits_from_rounded_maps(digits: tuple[Batch, Batch]) -> None:
     """In fp8, with the first loss to the bits of keep."""
-    train, test = digits
+    trained_on, test = digits
     net, trainer = made(f"gist-lossy:{FP8}")
     _, kept = made("keep")
     rates = OneCycleLR(trainer.optimizer, LEARNING_RATE, STEPS)
-    for number, (x, y) in enumerate(shuffled(train, EPOCHS)):
+    for number, (x, y) in enumerate(shuffled(trained_on, EPOCHS)):
         loss = trainer.step(x, y)
         rates.step()
         if number == 0:

@@ -24,6 +24,9 @@ ORDERS = {
     "exact values beside": ("make", "use", "round", "square", "weigh", "mask by values"),
     "exact until the mask": (*FORWARD, "weigh", "decode", "mask"),
     "made again": (*FORWARD[:3], "square", "decode", "weigh", "make again", "mask by values"),
+    "made again with a code": (
+        *("make", "use", "bits", "square", "make again and round", "decode", "weigh", "mask"),
+    ),
     "away meanwhile": (*FORWARD, "decode", "away", "weigh", "mask"),
     "exact code of rounded values": (*FORWARD, "decode", "tf32", "decode tf32", "weigh", "mask"),
 }
@@ -32,6 +35,14 @@ FAULTS = {
     "code before the last forward use": (
         ("make", "round", "use", "bits", "square", "decode", "weigh", "mask"),
         "makes a lossy code before step 3, use .*, a forward use of the map",
+    ),
+    "code that a launch leaves before the last forward use": (
+        ("make and round", "use", "bits", "square", "decode", "weigh", "mask"),
+        "makes a lossy code before step 1, use .*, a forward use of the map",
+    ),
+    "signs of values whose code a launch left": (
+        ("make", "use", "square", "make again and round", "decode", "weigh", "mask by values"),
+        rf"mask .* reads {ROUNDED}, for its sign",
     ),
     "forward reads rounded values": (
         ("make", "round", "decode", "use", "square", "weigh", "make again", "mask by values"),

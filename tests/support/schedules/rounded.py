@@ -17,14 +17,17 @@ RIGHT = ("make", "use", "round", "bits", "square", "decode", "weigh", "mask")
 
 
 def rounded_graph(outputs: tuple[str, ...] = ("h",)) -> Graph:
-    """`make` writes m, which `use` reads in forward. Backward has `weigh`, and `mask` by signs."""
+    """`make` writes m, and may leave a lossy code. `use` reads m in forward.
+
+    Backward has `weigh`, which reads values of m, and `mask`, which reads signs.
+    """
     kinds = {"x": Kind.INPUT, "g": Kind.GRAD, "h": Kind.GRAD}
     facts = frozenset({Fact.NOT_NEGATIVE, Fact.TF32})
     signs = Use("m", need=Need.SIGN, forms=(BITS,))
     back = Direction.BACKWARD
     passes = [
         replace(
-            launchable("make", BATCH, SECTION, (Use("x"),), (Use("m"),)),
+            launchable("make", BATCH, SECTION, (Use("x"),), (Use("m", also=(FP8,)),)),
             facts=(facts,),
         ),
         launchable("use", BATCH, SECTION, (Use("m"),), (Use("y"),)),
@@ -67,6 +70,11 @@ def _make_again(maker: ScheduleMaker, offset: int) -> None:
     maker.launch("make", 0, BATCH, recompute=True)
 
 
+def _make_and_round(maker: ScheduleMaker, offset: int, *, recompute: bool) -> None:
+    maker.place("m", offset)
+    maker.launch("make", 0, BATCH, (("m", FP8),), recompute=recompute)
+
+
 def _encode(form: Form, maker: ScheduleMaker, _: int) -> None:
     for start in range(0, BATCH, SECTION):
         maker.recode("m", start, start + SECTION, RAW, form)
@@ -101,6 +109,8 @@ STEPS: Mapping[str, Callable[[ScheduleMaker, int], None]] = {
     "mask by section": _mask_by_section,
     "use again": partial(_launch, "use", recompute=True),
     "make again": _make_again,
+    "make and round": partial(_make_and_round, recompute=False),
+    "make again and round": partial(_make_and_round, recompute=True),
     "round": partial(_encode, FP8),
     "bits": partial(_encode, BITS),
     "tf32": partial(_encode, TF32),

@@ -137,8 +137,8 @@ class _Replay:
             )
             if operand.buffer in unfinished:
                 self._read(index, step.lane, operand, (written._replace(done=step.start),))
-            partly = use.channels is not None
-            self._write(index, step.lane, operand, (written,), partly=partly)
+            partly, exact = use.channels is not None, not is_lossy(operand.form)
+            self._write(index, step.lane, operand, (written,), partly=partly, exact=exact)
 
     def _begins_reduction(self, step: Step, operand: Operand) -> bool:
         """True if the operand is the sum of a reduction that begins with this step."""

@@ -15,15 +15,14 @@ def check_lossy_codes(schedule: Schedule) -> None:
     later: dict[str, list[tuple[int, Operand]]] = {}
     for index in range(len(schedule.steps) - 1, -1, -1):
         step = schedule.steps[index]
-        for operand in _forward_operands(schedule.graph, step):
-            later.setdefault(operand.buffer, []).append((index, operand))
-        if step.action is Action.RECODE and is_lossy(step.writes[0].form):
-            code = step.writes[0]
-            for user, operand in later.get(code.buffer, ()):
+        for code in step.writes if step.action is not Action.COPY else ():
+            for user, operand in later.get(code.buffer, ()) if is_lossy(code.form) else ():
                 if operand.start < code.stop and code.start < operand.stop:
                     where = f"step {index}, {schedule.step_name(index)}"
                     text = f"makes a lossy code before step {user}, {schedule.step_name(user)}"
                     raise ScheduleError(f"{where}, {text}, a forward use of the map")
+        for operand in _forward_operands(schedule.graph, step):
+            later.setdefault(operand.buffer, []).append((index, operand))
 
 
 def _forward_operands(graph: Graph, step: Step) -> Iterator[Operand]:
