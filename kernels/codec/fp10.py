@@ -86,7 +86,7 @@ def fp10_nbytes(numel: int) -> int:
 
 
 def _words(coded: Tensor, raw: Tensor) -> Tensor:
-    """The words int32 of a code, which has bytes that none needs where rows are no threes."""
+    """The words int32 of a code. Bytes are left over where rows are no multiples of 3 values."""
     return coded[: fp10_nbytes(raw.numel())].view(torch.int32)
 
 

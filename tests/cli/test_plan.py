@@ -28,6 +28,20 @@ def test_plan_shows_decisions_memory_and_times(capsys: Captured) -> None:
     assert err.splitlines() == ["lenet5(32): tracing", "lenet5(32): planning"]
 
 
+def test_a_lossy_plan_is_called_lossy(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    options = ("--policy", "gist-lossy:fp10", "--json", path)
+    code, out, _ = run(capsys, "plan", *SMALL, *options)
+    assert code == 0
+    line = next(line for line in table(out) if line.startswith("gist-lossy:fp10 none "))
+    assert line.endswith(" lossy")
+    plan = json.loads(path.read_text())
+    assert plan["row"]["lossy"]
+    forms = {row["decision"] for row in plan["maps"]}
+    assert "fp10 (lossy)" in forms
+    assert "bits + fp10 (lossy)" in forms
+
+
 def test_plan_writes_the_same_as_json(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     assert run(capsys, "plan", *SMALL, "--policy", "vdnn-all", "--json", path)[0] == 0
