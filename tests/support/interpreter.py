@@ -5,7 +5,8 @@ and scans; it lets a loop bound fail on NumPy >= 2.4; it gives the booleans of a
 type of what was compared, and makes constants of products of a constant and a tensor, both of which
 Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
 global, so launches from two threads collide. It also spends most of its time on tests for overflow
-whose outcome it drops. `install` replaces the methods concerned, and those of `quick_types`.
+whose outcome it drops. `install` replaces the methods concerned, and those of
+`quick_types` and `quick_operands`.
 """
 
 import threading
@@ -17,7 +18,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from tests.support import quick_types
+from tests.support import quick_operands, quick_types
 
 Array = np.ndarray[Any, Any]
 Handle = interpreter.TensorHandle
@@ -247,6 +248,7 @@ def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> None:
     """Put the mended methods in place; calling it again changes nothing."""
     quick_types.install()
+    quick_operands.install()
     for name, stock in STOCK_CONSTEXPR.items():
         setattr(tl.constexpr, name, _deferring(stock))
     Builder.binary_op = _binary_op

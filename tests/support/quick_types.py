@@ -1,16 +1,14 @@
 """Spares Triton's interpreter (3.6 to 3.9) work whose outcome it has had before.
 
 As shipped, every operation builds the type of its result anew, and with it a dozen constants of
-the shape; it looks up the common type of operands whose types are the same; and every launch
-searches the language for the functions that it exchanges. `install` replaces the methods concerned
-by others that return the same.
+the shape, and every launch searches the language for the functions that it exchanges. `install`
+replaces the methods concerned by others that return the same.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import triton.language as tl
-from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 Handle = interpreter.TensorHandle
@@ -25,8 +23,6 @@ STOCK_HANDLE: Final = Handle.__init__
 STOCK_EQUAL: Final = tl.dtype.__eq__
 STOCK_POINTER_EQUAL: Final = tl.pointer_type.__eq__
 STOCK_BLOCK_EQUAL: Final = tl.block_type.__eq__
-STOCK_OPERANDS: Final = TritonSemantic.binary_op_type_checking_impl
-STOCK_BROADCAST: Final = TritonSemantic.broadcast_impl_value
 STOCK_PATCH_LANG: Final = interpreter._patch_lang
 
 
@@ -94,33 +90,6 @@ def _is_int(self: tl.dtype) -> bool:
     return self.name in INTEGERS
 
 
-def _operands(
-    self: TritonSemantic[Any],
-    lhs: Any,
-    rhs: Any,
-    allow_lhs_ptr: bool = False,
-    allow_rhs_ptr: bool = False,
-    arithmetic_check: bool = True,
-    div_or_mod: bool = False,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Tensors of one type as they are, but pointers, and for division, which has other types."""
-    tensors = type(lhs) is tl.tensor and type(rhs) is tl.tensor
-    if tensors and lhs.type is rhs.type and not (div_or_mod or lhs.dtype.is_ptr()):
-        return lhs, rhs
-    return STOCK_OPERANDS(
-        self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
-    )
-
-
-def _broadcast(self: TritonSemantic[Any], lhs: tl.tensor, rhs: tl.tensor) -> Any:
-    """Tensors of one shape as they are."""
-    left, right = lhs.type, rhs.type
-    blocks = left.is_block() and right.is_block()
-    if left is right or (blocks and left.shape.values == right.shape.values):
-        return lhs, rhs
-    return STOCK_BROADCAST(self, lhs, rhs)
-
-
 def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
     """Exchange a builtin of the language, without the stock check that it is given a semantic."""
     inner, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
@@ -172,7 +141,5 @@ def install() -> None:
     ):
         kind.__eq__ = _same_or(stock)
     tl.dtype.is_int = _is_int
-    TritonSemantic.binary_op_type_checking_impl = _operands
-    TritonSemantic.broadcast_impl_value = _broadcast
     interpreter._patch_attr = _patch_attr
     interpreter._patch_lang = _patch_lang
