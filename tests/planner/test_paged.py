@@ -18,9 +18,12 @@ from tvdnn.engine import training_graph
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
+from tvdnn.planner import make
 from tvdnn.planner.ir.budgets import Budgets
+from tvdnn.planner.ir.costs import Costs
+from tvdnn.planner.ir.page_map import PAGE_NBYTES
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.make import make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.offload.belady import skeletons
 from tvdnn.planner.offload.paged_fit import placed_in_pages
 from tvdnn.planner.offload.swap_problem import SwapProblem
@@ -32,13 +35,15 @@ PAGE = 4096
 SMALL = {"batch": st.integers(4, 9), "sections": st.integers(2, 9), "share": st.floats(0.5, 0.9)}
 
 
-def in_pages(graph: Graph, skeleton: Skeleton, share: float) -> Schedule | None:
+def in_pages(
+    graph: Graph, skeleton: Skeleton, share: float, page_nbytes: int | None = PAGE
+) -> Schedule | None:
     """A schedule in so large a share of keep's arena, in pages; None where there is none."""
     costs = h200(graph)
     kept = make_schedule(graph, costs, policy="keep")
     arena = round(share * kept.arena_nbytes)
-    budgets = Budgets(graph.fixed_nbytes + arena, None, arena, PAGE)
-    swap = SwapProblem(GraphProblem(graph, costs, budgets), skeleton, "auto")
+    limits = Budgets(graph.fixed_nbytes + arena, None, arena, page_nbytes)
+    swap = SwapProblem(GraphProblem(graph, costs, limits), skeleton, "auto")
     found = placed_in_pages(swap, swap.greedy, None)
     return found and found.schedule
 
@@ -135,3 +140,25 @@ def test_the_checker_refuses_an_arena_of_no_whole_pages() -> None:
     schedule = paged()
     with pytest.raises(ScheduleError, match="are no number of pages"):
         check(replace(schedule, arena_nbytes=schedule.arena_nbytes + 1))
+
+
+def test_nothing_is_placed_in_pages_where_a_device_maps_none() -> None:
+    graph = paged().graph
+    skeleton = next(iter(skeletons(graph, h200(graph))))
+    assert in_pages(graph, skeleton, 0.7, page_nbytes=None) is None
+
+
+@pytest.mark.parametrize(("maps", "page_nbytes"), [(True, PAGE_NBYTES), (False, None)])
+def test_a_problem_says_whether_arenas_may_lie_in_pages(
+    maps: bool, page_nbytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, found = paged().graph, set()
+
+    def noted(graph: Graph, costs: Costs, budgets: Budgets, known: object) -> GraphProblem:
+        found.add(budgets.page_nbytes)
+        return GraphProblem(graph, costs, budgets)
+
+    monkeypatch.setattr(make, "GraphProblem", noted)
+    problem = Problem(graph, h200(graph), paged=maps).within(paged().budget_nbytes)
+    assert problem.schedule("vdnn-all").pages is None
+    assert found == {page_nbytes}

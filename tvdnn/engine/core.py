@@ -21,6 +21,7 @@ from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.host_slab import Slab
+from ..runtime.pages import maps_pages
 from ..runtime.profiler import profile
 from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
@@ -73,7 +74,8 @@ class Core:
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self._resolved: dict[Hashable, Resolved] = {}
-        self._replanner = Replanner()
+        self._paged = maps_pages(self.device)
+        self._replanner = Replanner(paged=self._paged)
         self._code_counts = CodeCounts()
         self.measures_next = False
         self.closed = False
@@ -289,7 +291,8 @@ class Core:
         return self._runner_of(schedule, resolved, updates)
 
     def _plan(self, resolved: Resolved, costs: Costs, budget: int | None) -> Schedule:
-        problem = Problem(resolved.graph, costs, budget, self.requested.host_budget)
+        limits = budget, self.requested.host_budget
+        problem = Problem(resolved.graph, costs, *limits, paged=self._paged)
         choice, progress = resolved.choice, self.requested.progress
         return problem.schedule(choice.policy, lead=choice.lead, progress=progress)
 

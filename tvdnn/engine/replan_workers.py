@@ -52,7 +52,8 @@ class Pending:
 class Replanner:
     """Measured steps by the key of their runner, and the new plans that follow from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, paged: bool) -> None:
+        self._paged = paged  # whether arenas may lie in pages
         self._watches: dict[Hashable, StepWatch] = {}
         self._measured: dict[Hashable, MeasuredStep] = {}
         self._feedbacks: dict[Hashable, Calibration] = {}
@@ -108,7 +109,7 @@ class Replanner:
 
         def job() -> partial[ReplanAnswer]:
             schedule = replace(cause.schedule, graph=sendable(cause.schedule.graph))
-            limits = policy, lead, host_budget
+            limits = policy, lead, host_budget, self._paged
             return partial(replan, ReplanRequest(schedule, cause.costs, cause.timeline, *limits))
 
         self._pending[key] = Pending(cause, Background(job))

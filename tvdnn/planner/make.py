@@ -35,7 +35,8 @@ class Problem:
 
     `step` is its graph, or its graphs, of which each policy takes the one that suits it. `budget`
     are device bytes, "min" for each policy's floor, None without a limit; `host_budget` are pinned
-    bytes. What is found of a graph, whatever the budget, is found once.
+    bytes. Without `paged` no arena lies in pages. What is found of a graph, whatever the budget,
+    is found once.
     """
 
     def __init__(
@@ -44,14 +45,16 @@ class Problem:
         costs: Costs,
         budget: Limit = None,
         host_budget: int | None = None,
+        *,
+        paged: bool = True,
     ) -> None:
         self.costs, self.budget, self.host_budget = costs, budget, host_budget
-        self._step = step
+        self._step, self._paged = step, paged
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
 
     def within(self, budget: Limit) -> "Problem":
         """The problem inside another budget."""
-        other = Problem(self._step, self.costs, budget, self.host_budget)
+        other = Problem(self._step, self.costs, budget, self.host_budget, paged=self._paged)
         other._known = self._known
         return other
 
@@ -139,7 +142,7 @@ class Problem:
 
     def _of(self, policy: Policy, budget: int | None) -> GraphProblem:
         graph = self.graph(policy.name)
-        budgets = Budgets.of(graph, budget, self.host_budget)
+        budgets = Budgets.of(graph, budget, self.host_budget, paged=self._paged)
         return GraphProblem(graph, self.costs, budgets, self._known.setdefault(id(graph), {}))
 
     def _at_floor(self, policy: Policy) -> MinimumSchedule:

@@ -22,8 +22,8 @@ PLAIN: Final = (bool, int, float, str, type(None))
 class ReplanRequest:
     """A schedule, the costs that predicted its step, and the step as measured.
 
-    `policy`, `lead` and `host_budget` are those of the new schedule; its device budget is that of
-    the present one.
+    `policy`, `lead` and `host_budget` are those of the new schedule. Its device budget is that of
+    the present one, and its arena may be `paged`.
     """
 
     schedule: Schedule
@@ -32,6 +32,7 @@ class ReplanRequest:
     policy: str
     lead: int | None
     host_budget: int | None
+    paged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def replan(request: ReplanRequest) -> ReplanAnswer:
     present = request.schedule
     costs = calibrate(present, request.costs, request.measured)
     try:
-        problem = Problem(present.graph, costs, present.budget_nbytes, request.host_budget)
+        limits = present.budget_nbytes, request.host_budget
+        problem = Problem(present.graph, costs, *limits, paged=request.paged)
         other = problem.schedule(request.policy, lead=request.lead)
     except (BudgetError, HostMemoryError):  # the floor may be higher with the corrected costs
         return ReplanAnswer(costs, None)

@@ -6,8 +6,10 @@ On a GPU the driver's virtual memory management maps them, on a CPU a file in me
 import ctypes
 import mmap
 import os
+import warnings
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -45,6 +47,32 @@ class Pages(Protocol):
 
     def close(self) -> None:
         """Give the pages back. No mapping may be left."""
+
+
+def maps_pages(device: torch.device) -> bool:
+    """Whether memory of a device can lie in pages; of a GPU the driver is asked once.
+
+    Where it cannot, a warning says so once, and arenas are planned without pages.
+    """
+    return _driver_maps(_index(device)) if device.type == "cuda" else hasattr(os, "memfd_create")
+
+
+@cache
+def _driver_maps(index: int) -> bool:
+    result, gpu = driver.cuDeviceGet(index)
+    _check(result, "cuDeviceGet")
+    attributes = driver.CUdevice_attribute
+    asked = attributes.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    result, maps = driver.cuDeviceGetAttribute(asked, gpu)
+    _check(result, "cuDeviceGetAttribute")
+    if not maps:
+        warnings.warn(
+            f"the driver of GPU {index} has no virtual memory management (cuMemMap); arenas are "
+            "planned without pages, and steps may take longer in tight budgets",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return bool(maps)
 
 
 def make_pages(count: int, page_nbytes: int, device: torch.device) -> Pages:

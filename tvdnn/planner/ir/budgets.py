@@ -13,10 +13,12 @@ class Budgets:
     device: int | None = None
     host: int | None = None  # pinned
     arena: int | None = None  # what the graph's fixed bytes leave of the device's
-    page_nbytes: int = PAGE_NBYTES  # of a paged arena
+    page_nbytes: int | None = PAGE_NBYTES  # of a paged arena; None: the device maps no pages
 
     @classmethod
-    def of(cls, graph: Graph, device: int | None, host: int | None = None) -> "Budgets":
-        """The budgets of a graph on a device."""
+    def of(
+        cls, graph: Graph, device: int | None, host: int | None = None, *, paged: bool = True
+    ) -> "Budgets":
+        """The budgets of a graph on a device, whose arena may be `paged`."""
         arena = None if device is None else device - graph.fixed_nbytes
-        return cls(device, host, arena, PAGE_NBYTES)
+        return cls(device, host, arena, PAGE_NBYTES if paged else None)

@@ -60,7 +60,8 @@ class JointSearch:
         arena = self.problem.budgets.arena
         assert arena is not None, "without a limit everything is kept"
         self.left, self._usable = self.problem.affordable_plans(WORK), usable_nbytes(arena)
-        self._in_pages = arena >= MANY_PAGES * self.problem.budgets.page_nbytes
+        page_nbytes = self.problem.budgets.page_nbytes
+        self._in_pages = page_nbytes is not None and arena >= MANY_PAGES * page_nbytes
         self._limit = round((LIMIT_IN_PAGES if self._in_pages else LIMIT) * self._usable)
 
     def solved(self) -> list[tuple[Order, Solution]]:

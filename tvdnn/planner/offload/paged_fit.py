@@ -32,9 +32,9 @@ def _placed(
     A section takes whole pages. Where launches have too few, their limits are tightened by those.
     """
     page_nbytes = swap.budgets.page_nbytes
-    pages = swap.capacity // page_nbytes
-    if pages < LEAST_PAGES:
+    if page_nbytes is None or swap.capacity < LEAST_PAGES * page_nbytes:
         return None
+    pages = swap.capacity // page_nbytes
     limits, least = np.full(swap.skeleton.required.shape, pages * page_nbytes), None
     for number in range(MOST_ROUNDS):
         trial = swap.trial(choose(limits), limits, patient=patient)
