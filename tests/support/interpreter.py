@@ -26,6 +26,7 @@ Builder = interpreter.InterpreterBuilder
 
 FLOAT8: Final = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 FLOAT8_MAX: Final = {tl.float8e4nv: 448.0, tl.float8e5: 57344.0}
+BOOLEAN: Final = np.dtype(np.bool_)
 NARROW: Final = frozenset(dtype.name for dtype in (tl.bfloat16, *FLOAT8))
 LAUNCH_OPTIONS: Final = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
@@ -105,13 +106,18 @@ def _decoded(handle: Handle) -> Array:
 
 
 def _binary_op(self: Builder, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
-    if not (holds_bits(lhs) and holds_bits(rhs)):
-        made = STOCK_BINARY(self, lhs, rhs, op)
-        return Handle(made.data, tl.int1) if made.data.dtype == np.bool_ else made
-    result = op(_decoded(lhs), _decoded(rhs))
-    if result.dtype == np.bool_:
-        return Handle(result, tl.int1)
-    return Handle(encode(result, lhs.dtype.scalar), lhs.dtype.scalar)
+    kind, left, right = lhs.dtype.scalar, lhs.data, rhs.data
+    if kind.name in NARROW and left.dtype is not BOOLEAN and holds_bits(rhs):
+        result = op(decode(left, kind), decode(right, rhs.dtype.scalar))
+        if result.dtype is not BOOLEAN:
+            result = encode(result, kind)
+    elif left.dtype is BOOLEAN and right.dtype is BOOLEAN:
+        result = STOCK_BINARY(self, lhs, rhs, op).data
+    else:
+        result = op(left, right)
+        if not interpreter._validate_np_data_size(result, kind):
+            result = result.astype(interpreter._get_np_dtype(kind))
+    return Handle(result, tl.int1 if result.dtype is BOOLEAN else kind)
 
 
 def _unary_op(self: Builder, arg: Handle, op: Callable[..., Array]) -> Handle:

@@ -1,9 +1,9 @@
 """Spares Triton's interpreter (3.6 to 3.9) judgements of operands that it has made before.
 
 As shipped, every operation looks up the type in which it computes, casts both operands, makes a
-block of a number, and finds the shape of the result. All that depends on the types alone, and on the
-number. `install` replaces the methods concerned by others that ask the stock ones once, keep the
-types of the operands as they left them, and go straight to those types from then on.
+block of a number, and finds the shape of the result. All that depends on the types alone, and on
+the number. `install` replaces the methods concerned by others that ask the stock ones once, keep
+the types of the operands as those left them, and go straight to these types from then on.
 """
 
 from typing import Any, Final, NamedTuple
@@ -22,35 +22,39 @@ STOCK_OPERANDS: Final = TritonSemantic.binary_op_type_checking_impl
 STOCK_BROADCAST: Final = TritonSemantic.broadcast_impl_value
 
 
-class Number(NamedTuple):
-    """A number beside a tensor: the type to which the tensor goes, and the number as one."""
+class Way(NamedTuple):
+    """How a tensor of a type becomes an operand."""
 
-    kind: tl.dtype
-    number: tl.tensor
-
-
-PAIRS: Final[dict[Any, tuple[tl.dtype, tl.dtype]]] = {}  # types of two tensors, before and after
-NUMBERS: Final[dict[Any, Number]] = {}
+    kind: tl.dtype  # its type as an operand
+    cast: tl.dtype | None  # its elements' type, if that is another
+    sizes: list[int] | None  # its shape, if that is another
 
 
-def moved(semantic: TritonSemantic[Any], value: tl.tensor, kind: tl.dtype) -> tl.tensor:
-    """A tensor in a type of the same or more axes, as the stock cast and broadcast leave it."""
-    if value.type is kind:
+PAIRS: Final[dict[Any, tuple[Way, Way]]] = {}  # by the types of two tensors
+NUMBERS: Final[dict[Any, tuple[Way, tl.tensor]]] = {}  # by a tensor's type and the number beside it
+
+
+def way(before: tl.tensor, after: tl.tensor) -> Way:
+    """The way that the stock methods went."""
+    kind = after.type
+    same = before.dtype == after.dtype
+    sizes = kind.shape.values if kind.is_block() else None
+    if before.type.is_block() and before.type.shape.values == sizes:
+        sizes = None
+    return Way(kind, None if same else kind.scalar, sizes)
+
+
+def gone(semantic: TritonSemantic[Any], value: tl.tensor, way: Way) -> tl.tensor:
+    """A tensor as an operand."""
+    if way.cast is not None:
+        value = semantic.cast(value, way.cast)
+    if way.sizes is None:
         return value
-    if value.dtype is not kind.scalar and value.dtype != kind.scalar:
-        value = semantic.cast(value, kind.scalar)
-    if not kind.is_block():
-        return value
-    source, sizes = value.type, kind.shape.values
     data = value.handle.data
-    if source.is_block():
-        if source.shape.values == sizes:
-            return value
-        whole = np.empty(sizes, data.dtype)
-    else:
-        whole = np.empty(sizes, interpreter._get_np_dtype(value.dtype))
+    dtype = data.dtype if value.type.is_block() else interpreter._get_np_dtype(value.dtype)
+    whole = np.empty(way.sizes, dtype)
     whole[...] = data
-    return tl.tensor(Handle(whole, kind.scalar), kind)
+    return tl.tensor(Handle(whole, value.dtype), way.kind)
 
 
 def _operands(
@@ -71,17 +75,17 @@ def _operands(
             if left is right and not (div_or_mod or lhs.dtype.is_ptr()):
                 return lhs, rhs
             key = (left.name, right.name, rules)
-            kinds = PAIRS.get(key)
-            if kinds is not None:
-                return moved(self, lhs, kinds[0]), moved(self, rhs, kinds[1])
-            lhs, rhs = STOCK_OPERANDS(self, lhs, rhs, *rules)
-            PAIRS[key] = lhs.type, rhs.type
-            return lhs, rhs
+            ways = PAIRS.get(key)
+            if ways is not None:
+                return gone(self, lhs, ways[0]), gone(self, rhs, ways[1])
+            made = STOCK_OPERANDS(self, lhs, rhs, *rules)
+            PAIRS[key] = way(lhs, made[0]), way(rhs, made[1])
+            return made
         if isinstance(rhs, int | float):
             return _beside_number(self, lhs, rhs, rules, number_first=False)
     elif type(rhs) is tl.tensor and isinstance(lhs, int | float):
-        number, tensor = _beside_number(self, rhs, lhs, rules, number_first=True)[::-1]
-        return number, tensor
+        operand, number = _beside_number(self, rhs, lhs, rules, number_first=True)
+        return number, operand
     return STOCK_OPERANDS(self, lhs, rhs, *rules)
 
 
@@ -92,17 +96,17 @@ def _beside_number(
     key = (tensor.type.name, number or repr(number), type(number), number_first, rules)
     known = NUMBERS.get(key)
     if known is not None:
-        return moved(self, tensor, known.kind), known.number
+        return gone(self, tensor, known[0]), known[1]
     if number_first:
-        made, tensor = STOCK_OPERANDS(self, number, tensor, *rules)
+        made, operand = STOCK_OPERANDS(self, number, tensor, *rules)
     else:
-        tensor, made = STOCK_OPERANDS(self, tensor, number, *rules)
+        operand, made = STOCK_OPERANDS(self, tensor, number, *rules)
     if made.numel.value <= KEPT_NUMEL and number == number:  # NaN is never found
         if len(NUMBERS) == KEPT_NUMBERS:
             NUMBERS.clear()
         made.handle.data.setflags(write=False)
-        NUMBERS[key] = Number(tensor.type, made)
-    return tensor, made
+        NUMBERS[key] = way(tensor, operand), made
+    return operand, made
 
 
 def _broadcast(self: TritonSemantic[Any], lhs: tl.tensor, rhs: tl.tensor) -> Any:
@@ -112,12 +116,12 @@ def _broadcast(self: TritonSemantic[Any], lhs: tl.tensor, rhs: tl.tensor) -> Any
     if left is right or (blocks and left.shape.values == right.shape.values):
         return lhs, rhs
     key = left.name, right.name
-    kinds = PAIRS.get(key)
-    if kinds is not None:
-        return moved(self, lhs, kinds[0]), moved(self, rhs, kinds[1])
-    lhs, rhs = STOCK_BROADCAST(self, lhs, rhs)
-    PAIRS[key] = lhs.type, rhs.type
-    return lhs, rhs
+    ways = PAIRS.get(key)
+    if ways is not None:
+        return gone(self, lhs, ways[0]), gone(self, rhs, ways[1])
+    made = STOCK_BROADCAST(self, lhs, rhs)
+    PAIRS[key] = way(lhs, made[0]), way(rhs, made[1])
+    return made
 
 
 def install() -> None:

@@ -18,11 +18,14 @@ PATCHED: Final[list[str]] = []
 EXCHANGES: Final[dict[tuple[str, ...], list[tuple[Any, str, Any]]]] = {}  # by modules patched
 INTEGERS: Final = frozenset((*tl.dtype.SINT_TYPES, *tl.dtype.UINT_TYPES))
 
+PLAIN: Final = frozenset((bool, int, float, type(None), tl.dtype, tl.block_type))
+
 STOCK_BLOCK: Final = tl.block_type.__init__
 STOCK_HANDLE: Final = Handle.__init__
 STOCK_EQUAL: Final = tl.dtype.__eq__
 STOCK_POINTER_EQUAL: Final = tl.pointer_type.__eq__
 STOCK_BLOCK_EQUAL: Final = tl.block_type.__eq__
+STOCK_UNWRAP: Final = tl.core._unwrap_if_constexpr
 STOCK_PATCH_LANG: Final = interpreter._patch_lang
 
 
@@ -90,6 +93,14 @@ def _is_int(self: tl.dtype) -> bool:
     return self.name in INTEGERS
 
 
+def _unwrap(value: Any) -> Any:
+    """The value of a constant; others as they are."""
+    kind = type(value)
+    if kind is tl.tensor or kind in PLAIN:
+        return value
+    return value.value if kind is tl.constexpr else STOCK_UNWRAP(value)
+
+
 def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
     """Exchange a builtin of the language, without the stock check that it is given a semantic."""
     inner, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
@@ -141,5 +152,6 @@ def install() -> None:
     ):
         kind.__eq__ = _same_or(stock)
     tl.dtype.is_int = _is_int
+    tl.core._unwrap_if_constexpr = _unwrap
     interpreter._patch_attr = _patch_attr
     interpreter._patch_lang = _patch_lang
