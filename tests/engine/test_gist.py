@@ -2,6 +2,7 @@
 
 import copy
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +12,12 @@ from tests.networks.gist import Joined, pairs
 from tests.support.running import random_batches, train
 from tests.support.simulated import h200
 from tvdnn.engine import Trainer, training_graph, virtualize
+from tvdnn.errors import InputError
 from tvdnn.graph import BITS
 from tvdnn.optim import SGD
 from tvdnn.planner.make import make_schedule
+from tvdnn.runtime.binding import Tensors
+from tvdnn.runtime.runner import Runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*packed codes of a step:RuntimeWarning")
 
@@ -75,6 +79,16 @@ def test_each_map_gets_the_room_that_its_values_take() -> None:
     assert len({each.form.share for each in packed}) > 1
     assert all(each.density < 1 for each in trainer.code_counts)
     assert not any(each.spilled for each in trainer.code_counts)
+
+
+@pytest.mark.parametrize("codec", ["ssdc", "bitmap"])
+def test_references_encode_no_packed_codes_on_a_gpu(codec: str) -> None:
+    options = {"chunk_size": CHUNK_SIZE, "fuse": False}
+    graph = training_graph(pairs(), torch.empty(BATCH, *SHAPE), **options)
+    schedule = make_schedule(graph, h200(graph), policy=f"gist-lossless:{codec}=40")
+    gpu = SimpleNamespace(device=torch.device("cuda"))
+    with pytest.raises(InputError, match=f'codec {codec}: .*; pass kernels="triton", or a policy'):
+        Runner(schedule, Tensors({}, {}, None), kernels="torch", arena=gpu, slab=None)
 
 
 def rows() -> nn.Sequential:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from ..errors import DeviceError, EngineError, InputError
-from ..graph import Value
+from ..graph import Value, is_packed
 from ..graph.network import channels_last_axes
 from ..kernels.language.overrides import Configurations
 from ..ops.expand import DTYPES
@@ -35,7 +35,7 @@ class Runner:
     on the CPU, `delay_seed` delays steps on a GPU. On the CPU, `clock` holds the costs of the
     machine whose times are reported. `copies` is "engine" or "kernel". `configurations` are those
     of tuned kernels. After an exception in a step the runner is dead, and later calls raise an
-    error.
+    error. Raises InputError for packed codes by the references on a GPU.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Runner:
         configurations: Table = RULES,
         progress: Progress | None = None,
     ) -> None:
+        _check_packed_codes(schedule, kernels, arena.device)
         self.schedule = schedule
         self._tensors = tensors
         self._by_unit = kernels == "torch" and arena.device.type == "cpu"
@@ -298,6 +299,20 @@ class Runner:
             return torch.empty_like(tensor)
         flat = self._arena.bytes.narrow(0, 0, nbytes).view(tensor.dtype)
         return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def _check_packed_codes(schedule: Schedule, kernels: str, device: torch.device) -> None:
+    """Refuse packed codes by references on a GPU: they wait for counts, which no capture takes."""
+    if kernels != "torch" or device.type != "cuda":
+        return
+    for step in schedule.steps:
+        packed = [each for each in step.writes if is_packed(each.form)]
+        if packed:
+            raise InputError(
+                f'kernels="torch" on a GPU cannot encode {packed[0].buffer} by the codec '
+                f"{packed[0].form.codec}: a CUDA graph cannot wait for the number of its values; "
+                'pass kernels="triton", or a policy without bitmap and ssdc'
+            )
 
 
 def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
