@@ -75,7 +75,7 @@ def lower_bound_nbytes(groups: Sequence[AllocationGroup]) -> int:
     """
     offset, nbytes, first, last = _columns(groups)
     ends = align_each(offset + nbytes)
-    live = _live(ends - align_each(offset), first, last)
+    live = live_by_time(ends - align_each(offset), first, last)
     rest, left = np.zeros_like(live), ends - offset - nbytes
     for at in left.nonzero()[0]:
         span = slice(first[at], last[at] + 1)
@@ -90,7 +90,7 @@ def max_live_nbytes(groups: Sequence[AllocationGroup]) -> int:
 
 def _live_of(groups: Sequence[AllocationGroup]) -> Array:
     _, nbytes, first, last = _columns(groups)
-    return _live(nbytes, first, last)
+    return live_by_time(nbytes, first, last)
 
 
 def _columns(groups: Sequence[AllocationGroup]) -> Array:
@@ -99,8 +99,11 @@ def _columns(groups: Sequence[AllocationGroup]) -> Array:
     return np.array(intervals, np.int64).reshape(-1, 4).T
 
 
-def _live(amounts: Array, first: Array, last: Array) -> Array:
-    """By time, the sum of the amounts that are live from `first` through `last` [times]."""
+def live_by_time(amounts: Array, first: Array, last: Array) -> Array:
+    """By time, the sum of the amounts that are live from `first` through `last` [times].
+
+    The times are those up to one behind the last `last`.
+    """
     change = np.zeros(int(last.max(initial=-1)) + 2, np.int64)
     np.add.at(change, first, amounts)
     np.subtract.at(change, last + 1, amounts)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .intervals import AllocationGroup
+from .intervals import AllocationGroup, live_by_time
 
 NEVER = 1 << 60
 
@@ -60,11 +60,9 @@ def assign_pages(runs: Sequence[PageRun]) -> tuple[list[int], int]:
 
 def live_pages(runs: Sequence[PageRun], num_times: int) -> np.ndarray:
     """By time, the pages that are live."""
-    change = np.zeros(num_times + 1, np.int64)
-    for run in runs:
-        change[run.first] += run.num_pages
-        change[min(run.last, num_times - 1) + 1] -= run.num_pages
-    return np.cumsum(change)[:-1]
+    first, last, _, num_pages = np.array(runs, np.int64).reshape(-1, 4).T
+    live = live_by_time(num_pages, first, last)
+    return np.pad(live, (0, max(0, num_times - live.size)))[:num_times]
 
 
 def _runs_of(group: AllocationGroup, start: int, page_nbytes: int) -> Iterator[PageRun]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..ir.page_map import PageMap
 from ..ir.schedule import Lane, Operand, Space, Step
@@ -61,6 +61,9 @@ class _Ranges:
         self._last[first:end] = [_LastAccess(step, (-1,) * NUM_LANES)]
 
 
+_Touched: TypeAlias = tuple[_Ranges, int, int]  # bytes from low up to high of a space
+
+
 def add_waits(
     steps: Sequence[Step], arena: ArenaLayout, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
 ) -> tuple[Step, ...]:
@@ -71,8 +74,14 @@ def add_waits(
     spaces = {Space.ARENA: _Ranges(arena.nbytes, arena.pages), Space.SLAB: _Ranges(slab_nbytes)}
     before = []
     for index, step in enumerate(steps):
-        before.append({*_conflicts(step, spaces), *extra[index]})
-        _record(step, index, spaces)
+        written = set(step.writes)
+        reads = _touched((each for each in step.reads if each not in written), spaces)
+        writes = _touched(step.writes, spaces)
+        before.append({*_conflicts(reads, writes), *extra[index]})
+        for ranges, low, high in reads:
+            ranges.read(low, high, index, step.lane)
+        for ranges, low, high in writes:
+            ranges.write(low, high, index)
     return with_waits(steps, before)
 
 
@@ -90,30 +99,20 @@ def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[
     return tuple(done)
 
 
-def _conflicts(step: Step, spaces: dict[Space, _Ranges]) -> Iterable[int]:
-    for operand in step.reads:
-        for last in _accesses(operand, spaces[operand.space]):
+def _touched(operands: Iterable[Operand], spaces: dict[Space, _Ranges]) -> list[_Touched]:
+    """The bytes of operands, as ranges (low, high) of their spaces."""
+    found = ((spaces[operand.space], operand) for operand in operands)
+    return [(ranges, *span) for ranges, operand in found for span in ranges.of(operand)]
+
+
+def _conflicts(reads: Sequence[_Touched], writes: Sequence[_Touched]) -> Iterator[int]:
+    for ranges, low, high in reads:
+        for last in ranges.accesses(low, high):
             yield last.writer
-    for operand in step.writes:
-        for last in _accesses(operand, spaces[operand.space]):
+    for ranges, low, high in writes:
+        for last in ranges.accesses(low, high):
             yield last.writer
             yield from last.readers
-
-
-def _accesses(operand: Operand, ranges: _Ranges) -> Iterator[_LastAccess]:
-    for low, high in ranges.of(operand):
-        yield from ranges.accesses(low, high)
-
-
-def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
-    written: set[Operand] = set(step.writes)
-    for operand in step.reads:
-        if operand not in written:
-            for low, high in spaces[operand.space].of(operand):
-                spaces[operand.space].read(low, high, index, step.lane)
-    for operand in step.writes:
-        for low, high in spaces[operand.space].of(operand):
-            spaces[operand.space].write(low, high, index)
 
 
 def _reduce(
