@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tests.planner.test_schedules import random_costs
+from tests.support.drawn_chains import Drawn, random_costs
 from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
-from tests.support.networks import Concat, Dense, Sum, random_chain, vgg
+from tests.support.networks import Concat, Dense, Sum, vgg
 from tests.support.running import random_batches, train
 from tests.support.simulated import h200, planned, step_s
 from tvdnn import models
@@ -128,23 +128,15 @@ def test_any_chain_has_the_bits_of_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, share: float, fuse: bool
 ) -> None:
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net = random_chain(rng, channels, image, CLASSES)
-    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
-    optimizer = SGD(momentum=0.9)
-    graph = training_graph(
-        net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, fuse=fuse
-    )
+    shape = (batch, channels, image, image)
+    drawn = Drawn.chain(rng, seed, shape, chunk_size=chunk_size, fuse=fuse)
     costs = random_costs(rng)
-    floor, _ = Problem(graph, costs).floor("auto")
-    kept = lower(graph, keep(graph), costs)
+    problem, kept = Problem(drawn.graph, costs), drawn.kept(costs)
+    floor, _ = problem.floor("auto")
     budget = floor + round(share * max(0, kept.peak_nbytes - floor))
-    schedule = make_schedule(graph, costs, policy="auto", budget=budget)
-    check(schedule)
+    schedule = problem.within(budget).schedule("auto")
     assert schedule.peak_nbytes <= budget
-    result = train(net, schedule, batches, order_seed=seed)
-    assert result.equals(train(net, kept, batches))
-    assert result.touched_nbytes <= schedule.arena_nbytes
+    assert drawn.assert_bits(schedule, kept).touched_nbytes <= schedule.arena_nbytes
 
 
 def stacked(rng: random.Random, channels: int) -> nn.Sequential:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.planner.test_auto import CLASSES, STEPS, residual, stacked
-from tests.planner.test_schedules import random_costs
+from tests.support.drawn_chains import random_costs
 from tests.support.examples import examples
 from tests.support.lowered import lower
 from tests.support.running import random_batches, train

@@ -2,26 +2,21 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import example
 from hypothesis import strategies as st
-from torch import nn
 
 from tests.networks.sign_bits import residual
+from tests.support.drawn_chains import CLASSES, Drawn, random_costs
 from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
 from tests.support.networks import random_chain
 from tests.support.plans import random_plan
-from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.graph import RAW, Graph
 from tvdnn.ops import concat_views
-from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
-from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Action, Schedule, counts_nbytes
 from tvdnn.planner.lowering.floor import MinimumSchedule
@@ -33,16 +28,6 @@ from tvdnn.planner.verify.check import check
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
 EXAMPLES = 120
-STEPS = 2
-CLASSES = 4
-LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or cost nothing
-
-
-def random_costs(rng: random.Random) -> Costs:
-    """Costs with slow or fast copies beside compute. Orders of steps differ."""
-    rate = rng.choice(LINKS)
-    link = HostLink(rate, rate, rate / 2, rate / 2, 1e-6)
-    return Roofline(replace(load("H200"), link=link), "fp32")
 
 
 def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
@@ -75,17 +60,15 @@ def test_any_plan_equals_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int
 ) -> None:
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net = random_chain(rng, channels, image, CLASSES)
-    assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed)
+    shape = (batch, channels, image, image)
+    assert_equals_keep(Drawn.chain(rng, seed, shape, chunk_size=chunk_size), rng)
 
 
 @examples(EXAMPLES // 4, batch=st.integers(2, 7), chunk_size=st.integers(200, 10_000))
 def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_size: int) -> None:
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net = random_chain(rng, 3, 7, CLASSES, forks=True)
-    assert_equals_keep(net, rng, (batch, 3, 7, 7), chunk_size, seed)
+    drawn = Drawn.chain(rng, seed, (batch, 3, 7, 7), forks=True, chunk_size=chunk_size)
+    assert_equals_keep(drawn, rng)
 
 
 def test_any_plan_of_ranges_equals_keep() -> None:
@@ -96,9 +79,9 @@ def test_any_plan_of_ranges_equals_keep() -> None:
         )
         for seed in range(EXAMPLES // 20):
             rng = random.Random(seed)
-            torch.manual_seed(seed)
-            net = random_chain(rng, 3, 7, CLASSES, forks=True)
-            assert_equals_keep(net, rng, (rng.randint(2, 7), 3, 7, 7), rng.randint(200, 9000), seed)
+            shape, chunk_size = (rng.randint(2, 7), 3, 7, 7), rng.randint(200, 9000)
+            drawn = Drawn.chain(rng, seed, shape, forks=True, chunk_size=chunk_size)
+            assert_equals_keep(drawn, rng)
 
 
 def test_any_plan_of_codes_equals_keep() -> None:
@@ -106,10 +89,9 @@ def test_any_plan_of_codes_equals_keep() -> None:
     for seed in range(EXAMPLES // 10):
         rng = random.Random(seed)
         torch.manual_seed(seed)
-        shape = (rng.randint(2, 7), 3, 4, 4)
-        assert_equals_keep(
-            residual(), rng, shape, rng.randint(2000, 17000), seed, dtype="bf16", fuse=True
-        )
+        shape, chunk_size = (rng.randint(2, 7), 3, 4, 4), rng.randint(2000, 17000)
+        how = {"chunk_size": chunk_size, "dtype": "bf16", "fuse": True}
+        assert_equals_keep(Drawn.of(residual(), shape, seed, **how), rng)
 
 
 @examples(EXAMPLES // 4, **CHAIN, fuse=st.booleans())
@@ -118,10 +100,9 @@ def test_any_plan_of_restored_codes_equals_keep(
 ) -> None:
     """Maps are encoded, rest on the device or on the host, and are decoded."""
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net = random_chain(rng, channels, image, CLASSES, forks=rng.random() < 0.3)
     how = {"dtype": rng.choice(("tf32", "tf32", "bf16", "fp32")), "fuse": fuse}
-    assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed, **how)
+    how |= {"forks": rng.random() < 0.3, "chunk_size": chunk_size}
+    assert_equals_keep(Drawn.chain(rng, seed, (batch, channels, image, image), **how), rng)
 
 
 def test_plans_have_codes_of_every_codec_that_are_decoded() -> None:
@@ -145,24 +126,13 @@ def test_plans_have_codes_of_every_codec_that_are_decoded() -> None:
     assert tails.keys() == {("tf32", False), *packed}
 
 
-def assert_equals_keep(
-    net: nn.Module,
-    rng: random.Random,
-    shape: tuple[int, ...],
-    chunk_size: int,
-    seed: int,
-    **how: object,
-) -> None:
+def assert_equals_keep(drawn: Drawn, rng: random.Random) -> None:
     """A drawn plan is sound, and run in any order trains to keep's bits inside its peak."""
-    batches = random_batches(STEPS, shape, CLASSES, seed)
-    optimizer = SGD(momentum=0.9)
-    graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, **how)
-    kept = lower(graph, keep(graph), random_costs(rng))
+    graph, kept = drawn.graph, drawn.kept(random_costs(rng))
     schedule = drawn_schedule(graph, rng)
     check(schedule)
-    result = train(net, schedule, batches, order_seed=seed)
-    assert result.equals(train(net, kept, batches))
-    assert result.touched_nbytes == schedule.arena_nbytes
+    outcome = drawn.assert_bits(schedule, kept)
+    assert outcome.touched_nbytes == schedule.arena_nbytes
     outside = graph.fixed_nbytes + counts_nbytes(schedule.num_counts)
     assert schedule.peak_nbytes == outside + schedule.arena_nbytes
     assert schedule.peak_nbytes <= schedule.budget_nbytes

@@ -8,22 +8,17 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.planner.test_schedules import CLASSES, STEPS, random_costs
+from tests.support.drawn_chains import Drawn, random_costs
 from tests.support.examples import examples
 from tests.support.exhaustive import exhaustive_s, small_case
-from tests.support.lowered import lower
-from tests.support.networks import Sum, random_chain
-from tests.support.running import random_batches, train
+from tests.support.networks import Sum
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
-from tvdnn.optim import SGD
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.offload import swap_problem
-from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.regions import regions
 from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.timing.simulate import simulate
-from tvdnn.planner.verify.check import check
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
@@ -56,26 +51,18 @@ def test_any_chain_has_the_bits_of_keep(
     seed: int, batch: int, sections: int, share: float, policy: str, forks: bool
 ) -> None:
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net = random_chain(rng, 3, 8, CLASSES, forks=forks)
-    batches = random_batches(STEPS, (batch, 3, 8, 8), CLASSES, seed)
-    graph = training_graph(
-        net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=True
-    )
+    drawn = Drawn.chain(rng, seed, (batch, 3, 8, 8), forks=forks, sections=sections, fuse=True)
     costs = random_costs(rng)
-    kept = lower(graph, keep(graph), costs)
+    problem, kept = Problem(drawn.graph, costs), drawn.kept(costs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(swap_problem, "WORK", 500)  # any plan will do
-        floor, _ = Problem(graph, costs).floor(policy)
+        floor, _ = problem.floor(policy)
         budget = floor + round(share * max(0, kept.peak_nbytes - floor))
-        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
-    check(schedule)
+        schedule = problem.within(budget).schedule(policy)
     assert schedule.peak_nbytes <= budget
     optimality = schedule.plan.optimality
     assert optimality is None or optimality.gap > -1e-6
-    result = train(net, schedule, batches, order_seed=seed)
-    assert result.equals(train(net, kept, batches))
-    assert result.touched_nbytes <= schedule.arena_nbytes
+    assert drawn.assert_bits(schedule, kept).touched_nbytes <= schedule.arena_nbytes
 
 
 def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:

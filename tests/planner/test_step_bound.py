@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from tests.planner.test_schedules import CLASSES, random_costs
+from tests.support.drawn_chains import CLASSES, random_costs
 from tests.support.examples import examples
 from tests.support.networks import random_chain, vgg
 from tvdnn.engine import training_graph

@@ -7,11 +7,9 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.planner.test_schedules import CLASSES, STEPS, random_costs
+from tests.support.drawn_chains import CLASSES, Drawn, random_costs
 from tests.support.examples import CHAIN, examples
-from tests.support.lowered import lower
-from tests.support.networks import pooled, random_chain, vgg
-from tests.support.running import random_batches, train
+from tests.support.networks import pooled, vgg
 from tests.support.simulated import h200, planned
 from tvdnn import models
 from tvdnn.engine import training_graph
@@ -20,9 +18,8 @@ from tvdnn.graph import Direction, Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
-from tvdnn.planner.make import Problem, make_schedule
+from tvdnn.planner.make import Problem
 from tvdnn.planner.policies import POLICIES
-from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.checkpoints import SegmentMode, find_checkpoints
 from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.recompute.weave import Making
@@ -222,15 +219,12 @@ def test_every_mode_trains_to_the_bits_of_keep(
 ) -> None:
     """On drawn networks, between the floor and what takes all; schedules are checked when made."""
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net: nn.Module = random_chain(rng, channels, image, CLASSES, forks=forks)
-    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
-    options = {"optimizer": SGD(momentum=0.9), "chunk_size": chunk_size, "fuse": fuse}
-    graph, costs = training_graph(net, batches[0][0], **options), random_costs(rng)
-    name = rng.choice(NAMES)
-    floor, most = Problem(graph, costs).floor(name)[0], lower(graph, keep(graph), costs).peak_nbytes
-    budget = floor + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - floor))
-    schedule = make_schedule(graph, costs, policy=name, budget=budget)
+    shape, how = (batch, channels, image, image), {"chunk_size": chunk_size, "fuse": fuse}
+    drawn, costs = Drawn.chain(rng, seed, shape, forks=forks, **how), random_costs(rng)
+    name, kept, problem = rng.choice(NAMES), drawn.kept(costs), Problem(drawn.graph, costs)
+    floor = problem.floor(name)[0]
+    share = rng.choice((0.0, rng.random(), 1.0))
+    budget = floor + round(share * max(0, kept.peak_nbytes - floor))
+    schedule = problem.within(budget).schedule(name)
     assert schedule.peak_nbytes <= budget
-    result = train(net, schedule, batches, order_seed=seed)
-    assert result.equals(train(net, lower(graph, keep(graph), costs), batches))
+    drawn.assert_bits(schedule, kept)

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 from hypothesis import strategies as st
-from torch import nn
 
-from tests.planner.test_schedules import CLASSES, STEPS, random_costs
+from tests.support.drawn_chains import Drawn, random_costs
 from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
-from tests.support.networks import pooled, random_chain
-from tests.support.running import random_batches, train
+from tests.support.networks import pooled
 from tests.support.simulated import h200
 from tvdnn import models
 from tvdnn.engine import training_graph
@@ -24,7 +22,6 @@ from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.build_program import build_program
 from tvdnn.planner.lowering.list_scheduler import required_nbytes
 from tvdnn.planner.lowering.segments import Variant, pass_groups, segments
-from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.joined_passes import JoinedPasses, goes_by_sample
 from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.recompute.weave import Decision, Making, PassRun, weave
@@ -237,13 +234,8 @@ def test_any_decisions_train_to_the_bits_of_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, forks: bool, fuse: bool
 ) -> None:
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    net: nn.Module = random_chain(rng, channels, image, CLASSES, forks=forks)
-    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
-    options = {"optimizer": SGD(momentum=0.9), "chunk_size": chunk_size, "fuse": fuse}
-    graph = training_graph(net, batches[0][0], **options)
-    schedule = drawn_schedule(graph, rng)
+    shape, how = (batch, channels, image, image), {"chunk_size": chunk_size, "fuse": fuse}
+    drawn = Drawn.chain(rng, seed, shape, forks=forks, **how)
+    schedule = drawn_schedule(drawn.graph, rng)
     check(schedule)
-    kept = lower(graph, keep(graph), random_costs(rng))
-    result = train(net, schedule, batches, order_seed=seed)
-    assert result.equals(train(net, kept, batches))
+    drawn.assert_bits(schedule, drawn.kept(random_costs(rng)))

@@ -10,7 +10,7 @@ from operator import itemgetter
 import torch
 from torch import nn
 
-from tests.planner.test_schedules import CLASSES, random_costs
+from tests.support.drawn_chains import CLASSES, random_costs
 from tests.support.lowered import lower
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
