@@ -92,6 +92,7 @@ def test_parts_of_files_to_be_written_compile(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
+@pytest.mark.usefixtures("few_trials")
 @pytest.mark.parametrize(
     "command", [command for command in COMMANDS if "--hardware" in command], ids=" ".join
 )

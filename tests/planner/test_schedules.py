@@ -25,7 +25,7 @@ from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn
 from tvdnn.planner.verify.check import check
 
-pytestmark = pytest.mark.usefixtures("units_of_one")
+pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
 
 EXAMPLES = 120
 

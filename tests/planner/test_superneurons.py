@@ -212,7 +212,7 @@ def test_other_policies_have_no_ladder() -> None:
         Problem(graph, h200(graph)).ladder("auto")
 
 
-@pytest.mark.usefixtures("units_of_one")
+@pytest.mark.usefixtures("units_of_one", "few_trials")
 @examples(30, **CHAIN, forks=st.booleans(), fuse=st.booleans())
 def test_every_mode_trains_to_the_bits_of_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, forks: bool, fuse: bool

@@ -228,7 +228,7 @@ def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     return lower(graph, Plan("woven", tuple(parts)), random_costs(rng))
 
 
-@pytest.mark.usefixtures("units_of_one")
+@pytest.mark.usefixtures("units_of_one", "few_trials")
 @examples(60, **CHAIN, forks=st.booleans(), fuse=st.booleans())
 def test_any_decisions_train_to_the_bits_of_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, forks: bool, fuse: bool
