@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 
 from tvdnn.cli import _app, main
+from tvdnn.experiment import processes
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("tvdnn", "kernels", "bench", "tests", ".ci/reference/pages")
@@ -103,6 +104,7 @@ def test_a_simulated_command_runs(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(processes, "PROCESSES", 1)
     monkeypatch.chdir(tmp_path)
     assert main(command) == 0
     policy = command[command.index("--policy") + 1].split(",")[-1]

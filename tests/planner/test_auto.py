@@ -14,7 +14,7 @@ from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
 from tests.support.networks import Concat, Dense, Sum, vgg
 from tests.support.running import random_batches, train
-from tests.support.simulated import h200, planned, step_s
+from tests.support.simulated import h200, planned, problem_of, step_s
 from tvdnn import models
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind, Network
@@ -108,14 +108,14 @@ def test_auto_without_a_budget_keeps(big: Graph) -> None:
 
 
 def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
-    """Nine budgets from the floor up, on a VGG-11 of which all runs are short."""
-    graph = in_bf16(vgg(64, depths=(1, 1, 2, 2, 2), image=96), fuse=False)
-    floor = Problem(graph, h200(graph)).floor("auto")[0]
+    """Nine budgets from the floor up, on a VGG of which all runs are short."""
+    graph = in_bf16(vgg(64, depths=(1, 1, 1, 1, 1), image=96), fuse=False)
+    floor = problem_of(graph).floor("auto")[0]
     most = planned(graph, "keep", None).peak_nbytes
     budgets = [floor + (most - floor) * part // 8 for part in range(9)]
     seconds = [step_s(planned(graph, "auto", budget)) for budget in budgets]
     assert all(more <= 1.02 * less for less, more in pairwise(seconds))
-    vdnn_floor = Problem(graph, h200(graph)).floor("vdnn-dyn")[0]
+    vdnn_floor = problem_of(graph).floor("vdnn-dyn")[0]
     assert floor <= vdnn_floor
     for budget, mine in zip(budgets, seconds, strict=True):
         if budget >= vdnn_floor:

@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.networks import pooled, vgg
+from tests.support.simulated import h200, planned, problem_of
 from tvdnn.errors import BudgetError, HostMemoryError, InputError
 from tvdnn.graph import Direction, Graph, Kind
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.placement import aligned
 from tvdnn.placement.cuda_blocks import block_nbytes
-from tvdnn.planner.ir.costs import Costs, Roofline
-from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
-from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import POLICIES
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import KIB, MIB
@@ -34,14 +32,6 @@ def training(
 ) -> Graph:
     options = Settings(dtype, chunk_size, optimizer=SGD(momentum=0.9))
     return expand(vgg(network_batch, **vgg_options), options)
-
-
-def costs_of(graph: Graph) -> Costs:
-    return Roofline(load("H200"), graph.dtype)
-
-
-def planned(graph: Graph, policy: str, budget: int | None = None, **limits: int) -> Schedule:
-    return make_schedule(graph, costs_of(graph), policy=policy, budget=budget, **limits)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +141,7 @@ def test_no_prefetch_is_issued_before_its_window(small: Graph) -> None:
 def test_sync_makes_the_next_layer_wait_for_copies(small: Graph) -> None:
     """With :sync a layer's launches wait for the copies issued in the layer before."""
     plain, synced = (planned(small, f"vdnn-all:p{suffix}") for suffix in ("", ":sync"))
-    costs = costs_of(small)
+    costs = h200(small)
     assert simulate(synced, costs).step_s > simulate(plain, costs).step_s
     timeline = simulate(synced, costs)
     lengths = [len(segment.slots) for segment in synced.plan.segments]
@@ -172,9 +162,9 @@ def test_dyn_tries_the_fastest_first(vgg16: Graph, vgg16_plan: Planner) -> None:
     A trial fits where its copies come ahead of their uses: at its floor none does.
     """
     most = vgg16_plan("keep").peak_nbytes
-    conv = AHEAD * Problem(vgg16, costs_of(vgg16)).floor("vdnn-conv")[0] // 100
-    every = AHEAD * Problem(vgg16, costs_of(vgg16)).floor("vdnn-all")[0] // 100
-    floor = Problem(vgg16, costs_of(vgg16)).floor("vdnn-dyn")[0]
+    conv = AHEAD * problem_of(vgg16).floor("vdnn-conv")[0] // 100
+    every = AHEAD * problem_of(vgg16).floor("vdnn-all")[0] // 100
+    floor = problem_of(vgg16).floor("vdnn-dyn")[0]
     assert floor <= every < conv < most
     assert vgg16_plan("vdnn-dyn", most).plan == vgg16_plan("keep").plan
     for budget, policy in ((conv, "vdnn-conv"), (every, "vdnn-all")):
@@ -204,13 +194,13 @@ def test_auto_keeps_where_that_fits(vgg16: Graph, vgg16_plan: Planner) -> None:
     kept = vgg16_plan("keep")
     assert vgg16_plan("auto").plan == kept.plan
     assert vgg16_plan("auto", kept.peak_nbytes).plan == kept.plan
-    less = vgg16_plan("auto", Problem(vgg16, costs_of(vgg16)).floor("keep")[0] - 512)
+    less = vgg16_plan("auto", problem_of(vgg16).floor("keep")[0] - 512)
     assert less.plan.policy == "auto"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_floor_is_a_budget_that_works(coarse: Graph, policy: str) -> None:
-    floor, step = Problem(coarse, costs_of(coarse)).floor(policy)
+    floor, step = problem_of(coarse).floor(policy)
     assert planned(coarse, policy, floor).peak_nbytes <= floor
     with pytest.raises(BudgetError) as raised:
         planned(coarse, policy, coarse.fixed_nbytes + 1)
@@ -228,11 +218,10 @@ def test_the_floor_is_a_budget_that_works(coarse: Graph, policy: str) -> None:
 def test_every_budget_from_the_floor_up_works(policy: str) -> None:
     """Ten budgets from the floor to past the bytes of keep; the peak is inside each."""
     graph = training(32, "bf16", chunk_size=4 * MIB, depths=(1, 1, 2, 2, 2), image=96)
-    costs = costs_of(graph)
-    floor, most = Problem(graph, costs).floor(policy)[0], planned(graph, "keep").peak_nbytes
+    floor, most = problem_of(graph).floor(policy)[0], planned(graph, "keep").peak_nbytes
     for part in range(10):
         budget = floor + (most - floor) * part // 8
-        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+        schedule = planned(graph, policy, budget)
         assert schedule.peak_nbytes <= budget
         assert schedule.budget_nbytes == budget
 
@@ -257,7 +246,7 @@ def test_any_batch_and_chunk_size_fit_from_the_floor_up(
     batch: int, chunk_size: int, share: float, policy: str
 ) -> None:
     graph = training(batch, chunk_size=chunk_size, depths=(1, 0, 1, 0, 0), image=32, classifier=32)
-    floor = Problem(graph, costs_of(graph)).floor(policy)[0]
+    floor = problem_of(graph).floor(policy)[0]
     budget = floor + round(share * planned(graph, "keep").arena_nbytes)
     assert planned(graph, policy, budget).peak_nbytes <= budget
 

@@ -14,7 +14,7 @@ from tests.support.exhaustive import exhaustive_s, small_case
 from tests.support.networks import Sum
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
-from tvdnn.planner.make import Problem, make_schedule
+from tvdnn.planner.make import Problem
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.recompute.regions import regions
 from tvdnn.planner.recompute.supplies import Supplies
@@ -32,7 +32,8 @@ def test_no_choice_of_sections_is_faster() -> None:
         case = small_case(seed)
         assert case is not None
         graph, costs, budget = case
-        schedules = [make_schedule(graph, costs, policy=each, budget=budget) for each in POLICIES]
+        problem = Problem(graph, costs, budget)
+        schedules = [problem.schedule(policy) for policy in POLICIES]
         assert all(schedule.peak_nbytes <= budget for schedule in schedules)
         ilp_s, heuristic_s = (simulate(schedule, costs).step_s for schedule in schedules)
         assert ilp_s <= 1.01 * exhaustive_s(graph, costs, budget) < inf
@@ -80,7 +81,7 @@ def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
     passes = [index for chain in regions(Supplies(graph), costs) for index in chain.passes]
     assert len(set(passes)) == len(passes) > 0
     for policy in ("tvdnn-heuristic", "auto"):
-        make_schedule(graph, costs, policy=policy, budget=Problem(graph, costs).floor(policy)[0])
+        Problem(graph, costs, "min").schedule(policy)
 
 
 def _upsampling(size: int) -> nn.Upsample:

@@ -54,10 +54,11 @@ def test_no_policy_beats_it(
         net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=policy_named(policy).fused
     )
     costs = random_costs(rng)
-    floor = Problem(graph, costs).floor(policy)[0]
-    roomy = max(floor, make_schedule(graph, costs, policy="keep").peak_nbytes)
+    problem = Problem(graph, costs)
+    floor = problem.floor(policy)[0]
+    roomy = max(floor, problem.schedule("keep").peak_nbytes)
     budget = floor + round(share * (roomy - floor))
-    schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+    schedule = problem.within(budget).schedule(policy)
     found = lower_bound(graph, costs, budget=budget, recompute=policy_named(policy).recomputes)
     assert found is not None
     assert found.step_s <= simulate(schedule, costs).step_s * (1 + ROUNDING)

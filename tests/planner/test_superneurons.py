@@ -10,7 +10,7 @@ from torch import nn
 from tests.support.drawn_chains import CLASSES, Drawn, random_costs
 from tests.support.examples import CHAIN, examples
 from tests.support.networks import pooled, vgg
-from tests.support.simulated import h200, planned
+from tests.support.simulated import h200, planned, problem_of
 from tvdnn import models
 from tvdnn.engine import training_graph
 from tvdnn.errors import InputError
@@ -196,14 +196,15 @@ def test_each_means_lowers_the_peak(net: str) -> None:
     with torch.device("meta"):
         module, x = models.by_name(net), torch.empty(batch, 3, image, image)
     graph = training_graph(module, x, optimizer=SGD(), dtype="bf16", chunk_size=MIB, fuse=False)
-    rungs = Problem(graph, h200(graph)).ladder("superneurons")
+    problem = problem_of(graph)
+    rungs = problem.ladder("superneurons")
     assert [rung.means for rung in rungs] == [
         *("none", "+ liveness", "+ offload", "+ recompute", "+ shortest launches")
     ]
     peaks = [rung.nbytes for rung in rungs]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] == graph.baseline_nbytes > peaks[1] > peaks[2] >= peaks[4]
-    assert Problem(graph, h200(graph)).floor("superneurons")[0] == peaks[4]
+    assert problem.floor("superneurons")[0] == peaks[4]
 
 
 def test_other_policies_have_no_ladder() -> None:

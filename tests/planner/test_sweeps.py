@@ -18,11 +18,10 @@ from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.lower import lower_with_prefetch
-from tvdnn.planner.make import Problem, make_schedule
+from tvdnn.planner.make import Problem
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.timing.memory_profile import memory_profile
 from tvdnn.planner.timing.simulate import simulate
-from tvdnn.planner.verify.check import check
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
@@ -46,11 +45,10 @@ def test_fifty_budgets(policy: str) -> None:
     """Nothing planned or simulated passes its budget, and more memory costs no time."""
     graph, costs, _ = known_case(SWEPT[policy])
     kept = lower(graph, keep(graph), costs)
-    ends = Problem(graph, costs).floor(policy)[0], kept.peak_nbytes
-    best_s = inf
+    problem, best_s = Problem(graph, costs), inf
+    ends = problem.floor(policy)[0], kept.peak_nbytes
     for budget in np.ceil(np.linspace(*ends, BUDGETS)).astype(int).tolist():
-        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
-        check(schedule)
+        schedule = problem.within(budget).schedule(policy)
         assert resident_nbytes(schedule, costs) <= schedule.peak_nbytes <= budget
         step_s = simulate(schedule, costs).step_s
         assert step_s <= NEAR * best_s
@@ -62,11 +60,12 @@ def test_fifty_budgets(policy: str) -> None:
 def test_no_plan_is_below_the_floor(policy: str, seed: int) -> None:
     """From the floor on there are plans; a unit less has none, nor does a search find one there."""
     graph, costs, _ = known_case(seed)
-    floor, step = Problem(graph, costs).floor(policy)
+    problem = Problem(graph, costs)
+    floor, step = problem.floor(policy)
     for budget in (floor, floor + ALIGNMENT // 2):
-        assert make_schedule(graph, costs, policy=policy, budget=budget).peak_nbytes <= budget
+        assert problem.within(budget).schedule(policy).peak_nbytes <= budget
     with pytest.raises(BudgetError) as raised:
-        make_schedule(graph, costs, policy=policy, budget=floor - ALIGNMENT)
+        problem.within(floor - ALIGNMENT).schedule(policy)
     assert (raised.value.floor_nbytes, raised.value.step) == (floor, step)
     assert floor_found(graph, costs, floor) > floor - ALIGNMENT
 
@@ -76,14 +75,15 @@ def test_floors_of_many_networks_are_true(policy: str, seeds: tuple[int, ...]) -
     """Each has a plan, with a lead and no host memory to spare too; a little less has none."""
     for seed in seeds:
         graph, costs, _ = known_case(seed)
-        floor, _ = Problem(graph, costs).floor(policy)
-        plain = make_schedule(graph, costs, policy=policy, budget=floor)
-        limits = {"lead": 1, "host_budget": plain.slab_nbytes}
-        led = make_schedule(graph, costs, policy=policy, budget=floor, **limits)
+        problem = Problem(graph, costs)
+        floor, _ = problem.floor(policy)
+        plain = problem.within(floor).schedule(policy)
+        with_host = problem.within(floor, plain.slab_nbytes)
+        led = with_host.schedule(policy, lead=1)
         assert max(plain.peak_nbytes, led.peak_nbytes) <= floor
         for less in (1, 2 * ALIGNMENT):
             with pytest.raises(BudgetError):
-                make_schedule(graph, costs, policy=policy, budget=floor - less)
+                problem.within(floor - less).schedule(policy)
 
 
 @pytest.mark.parametrize("seed", [1, 7])
@@ -91,10 +91,9 @@ def test_a_lead_makes_no_floor_higher(seed: int) -> None:
     """The plan at the floor stays: with all prefetches at the last moment it finds no place."""
     graph, costs, _ = known_case(seed)
     policy = "tvdnn-heuristic"
-    floor, _ = Problem(graph, costs).floor(policy)
-    plain, led = (
-        make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
-    )
+    problem = Problem(graph, costs)
+    floor, _ = problem.floor(policy)
+    plain, led = (problem.within(floor).schedule(policy, lead=lead) for lead in (None, 1))
     assert led.peak_nbytes <= floor
     late, budgets = plain.plan.with_prefetch_distance(1), Budgets.of(graph, floor)
     assert lower_with_prefetch(graph, late, costs, budgets) is None

@@ -1,8 +1,11 @@
 """Traces and figures of a step against its schedule and timeline."""
 
 import json
+import pickle
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from tvdnn.report.traces import Held, Work, chrome_trace, moments
 from tvdnn.units import MIB
 
 COSTS = Roofline(load("H200"), "fp32")
+EACH = processes.Processes.each
 PNG = b"\x89PNG\r\n"
 
 
@@ -121,10 +125,18 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main([*asked, "--budget", "1KiB", "-o", str(path)]) == 1
 
 
+def each_sent(
+    self: processes.Processes, jobs: Sequence[Callable[[], Any]], progress: Callable[[float], None]
+) -> Iterator[tuple[int, Any]]:
+    """The results of jobs as another process would receive them."""
+    return EACH(self, [pickle.loads(pickle.dumps(job)) for job in jobs], progress)
+
+
 def test_a_sweep_never_takes_longer_in_more_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "PROCESSES", 1)
+    monkeypatch.setattr(processes.Processes, "each", each_sent)
     path, figure = tmp_path / "rows.json", tmp_path / "sweep.svg"
     asked = ["plan", "lenet5", "--batch", "32", "--chunk-size", "64KiB", "--dtype", "fp32"]
     policies = ("auto", "vdnn-dyn")

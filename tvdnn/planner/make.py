@@ -52,9 +52,10 @@ class Problem:
         self._step, self._paged = step, paged
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
 
-    def within(self, budget: Limit) -> "Problem":
-        """The problem inside another budget."""
-        other = Problem(self._step, self.costs, budget, self.host_budget, paged=self._paged)
+    def within(self, budget: Limit, host_budget: int | None = None) -> "Problem":
+        """The problem inside another budget, and inside another of the host where one is given."""
+        host = self.host_budget if host_budget is None else host_budget
+        other = Problem(self._step, self.costs, budget, host, paged=self._paged)
         other._known = self._known
         return other
 
