@@ -29,9 +29,7 @@ def problem_of(graph: Graph) -> Problem:
 def planned(
     graph: Graph, policy: str, budget: int | None = None, host_budget: int | None = None
 ) -> Schedule:
-    problem = problem_of(graph).within(budget)
-    problem.host_budget = host_budget
-    return problem.schedule(policy)
+    return problem_of(graph).within(budget, host_budget).schedule(policy)
 
 
 def step_s(schedule: Schedule) -> float:
