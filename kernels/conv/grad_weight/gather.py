@@ -12,7 +12,7 @@ from .program_steps import share_of, steps_of
 
 SIZES: Final = (
     "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
-    "unit", "splits",
+    "unit", "splits", "range_start",
 )  # fmt: skip
 
 
@@ -20,7 +20,7 @@ SIZES: Final = (
 def grad_weight_gather_kernel(
     x_ptr, dy_ptr, partials_ptr, first,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
-    x_pitch, dy_pitch, unit, splits,
+    x_pitch, dy_pitch, unit, splits, range_start,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -58,7 +58,7 @@ def grad_weight_gather_kernel(
     acc = tl.load(partial_ptrs, mask=mask & (first == 0), other=0.0)
 
     pixels = out_h * out_w
-    start, share = share_of(split, splits, tl.cdiv(unit * pixels, BLOCK_P))
+    start, share = share_of(range_start + split, splits, tl.cdiv(unit * pixels, BLOCK_P))
     last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
     x_ptr += channel_group * in_c
     dy_ptr += channel_group * out_c

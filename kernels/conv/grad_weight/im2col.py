@@ -9,7 +9,7 @@ from .program_steps import first_run, next_run
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "out_c", "unit", "splits",
-    "pad_h", "pad_w", "dil_h", "dil_w",
+    "range_start", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
 
@@ -32,7 +32,8 @@ def _gathered(
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_im2col_kernel(
     x_ptr, dy_desc, partials_ptr,
-    num_samples, in_h, in_w, out_h, out_w, out_c, unit, splits, pad_h, pad_w, dil_h, dil_w,
+    num_samples, in_h, in_w, out_h, out_w, out_c, unit, splits, range_start,
+    pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
     PITCH: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, STAGES: tl.constexpr,
@@ -57,7 +58,7 @@ def grad_weight_im2col_kernel(
     offs_e = (tap_h * in_w + tap_w) * PITCH + e % C
     pixels = out_h * out_w
     first_n, first_pixel, share, steps = first_run(
-        split, splits, unit, num_samples, pixels, BLOCK_P
+        range_start + split, splits, unit, num_samples, pixels, BLOCK_P
     )
     n, pixel, home, left = first_n, first_pixel, first_n, share
     x = _gathered(

@@ -46,14 +46,15 @@ __all__ = [
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    own_rows: int | None = None,
+    own_rows: int | None = None, splits: range | None = None,
 ) -> None:  # fmt: skip
     """Add the weight gradient of x and dy to running sums, float32 [splits, K, R, S, C/g].
 
     `first` starts new sums. x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes.
     `grad_weight_plan` gives the splits, and where launches may cut a batch. `precision` is "ieee"
     or "tf32", for float32 maps. For a tile of rows x also holds neighbour rows of the `own_rows`
-    rows that dy belongs to, and the plan is that of `own_rows` rows.
+    rows that dy belongs to, and the plan is that of `own_rows` rows. `splits` is one of the plan's
+    ranges: `partials` are then the sums of these splits alone, to the same bits.
     """
     if partials.numel() == 0 or x.shape[0] == 0:
         return
@@ -64,7 +65,10 @@ def conv2d_grad_weight(
     layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
-    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile))
+    splits = splits or range(work.splits + work.edges)
+    assert partials.shape[0] == len(splits), f"{len(splits)} splits, {partials.shape[0]} sums"
+    assert splits.start % work.tile.parts == 0, f"splits from {splits.start} on are no range"
+    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile), splits)
 
 
 # Launches
@@ -86,35 +90,36 @@ def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
 
 
 def _launch_transposed(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
-) -> None:
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
     samples, columns = transposed_row(layer.out_sides[1])
-    splits = work.splits // tile.parts
-    grad_weight_transposed_kernel[(work.programs * splits,)](
+    grad_weight_transposed_kernel[(work.programs * (len(splits) // tile.parts),)](
         swizzled(x, [samples, 1, columns, tile.in_channels]),
         swizzled(dy, [samples, 1, columns, tile.out_channels]),
         partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.out_channels,
-        work.unit, splits, *taps.padding,
+        work.unit, work.splits // tile.parts, splits.start // tile.parts, *taps.padding,
         S=taps.size[1], X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
 def _launch_flat(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
-) -> None:
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
     num_samples, (height, width) = x.shape[0], layer.out_sides
     edge = edge_block(layer, tile)
     kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
-    kernel[(work.programs * (work.splits + work.edges),)](
+    kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(x.flatten(1, 2), [1, tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
         TensorDescriptor.from_tensor(flat_rows(x), [1, edge, tile.in_channels]),
         TensorDescriptor.from_tensor(flat_rows(dy), [1, edge, tile.out_channels]),
         _sums(partials, tile), num_samples, height, width, taps.in_channels, taps.out_channels,
         pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
-        *taps.padding, *taps.dilation,
+        splits.start, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
@@ -122,16 +127,17 @@ def _launch_flat(
 
 
 def _launch_per_sample(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
-) -> None:
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
     num_samples = x.shape[0]
-    grad_weight_samples_kernel[(work.programs * work.splits,)](
+    grad_weight_samples_kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(flat_samples(x), [tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
         _sums(partials, tile), num_samples, *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.out_channels, pitch_of(x), pitch_of(dy), work.splits,
-        *taps.padding, *taps.dilation,
+        splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
@@ -139,13 +145,14 @@ def _launch_per_sample(
 
 
 def _launch_gather(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
-) -> None:
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    grad_weight_gather_kernel[(work.programs * work.splits,)](
+    grad_weight_gather_kernel[(work.programs * len(splits),)](
         x, dy, partials, int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
-        pitch_of(x), pitch_of(dy), work.unit, work.splits,
+        pitch_of(x), pitch_of(dy), work.unit, work.splits, splits.start,
         **taps.constants(), FLATTEN=taps.in_channels < FEW_CHANNELS, PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
@@ -153,13 +160,14 @@ def _launch_gather(
 
 
 def _launch_im2col(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
-) -> None:
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    grad_weight_im2col_kernel[(work.programs * work.splits,)](
+    grad_weight_im2col_kernel[(work.programs * len(splits),)](
         x, TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
         partials, x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
-        work.unit, work.splits, *taps.padding, *taps.dilation,
+        work.unit, work.splits, splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), C=taps.in_channels, PITCH=pitch_of(x), FIRST=first,
         PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,
@@ -167,7 +175,7 @@ def _launch_im2col(
     )  # fmt: skip
 
 
-Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan], None]
+Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan, range], None]
 _LAUNCHES: Final[dict[str, Launch]] = {
     "transposed": _launch_transposed,
     "flat": _launch_flat,
@@ -184,11 +192,13 @@ _LAUNCHES: Final[dict[str, Launch]] = {
 def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    own_rows: int | None = None,
+    own_rows: int | None = None, splits: range | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d_grad_weight` in float32. All splits but the first hold zeros."""
     if first:
         partials.zero_()
+    if splits and splits.start > 0:
+        return
     size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
     geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     plan = grad_weight_plan(

@@ -9,7 +9,7 @@ from .program_steps import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
-    "splits", "pad_h", "pad_w", "dil_h", "dil_w",
+    "splits", "range_start", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
 def grad_weight_samples_kernel(
     x_desc, dy_desc, sums_desc,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, x_pitch, dy_pitch,
-    splits, pad_h, pad_w, dil_h, dil_w,
+    splits, range_start, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -39,7 +39,7 @@ def grad_weight_samples_kernel(
     shift_w = tap % S * dil_w - pad_w
     first_h, num_h = _valid_outputs(shift_h, in_h, out_h, STRIDE_H)
     first_w, num_w = _valid_outputs(shift_w, in_w, out_w, STRIDE_W)
-    start, share = share_of(split, splits, num_h * num_w)
+    start, share = share_of(range_start + split, splits, num_h * num_w)
     home_h, home_w = first_h + start // tl.maximum(num_w, 1), first_w + start % tl.maximum(num_w, 1)
     n, h, w, left = 0, home_h, home_w, share
     acc = load_sum(sums_desc, split, k, tap, c, FIRST, SWAP, BLOCK_K, BLOCK_C)

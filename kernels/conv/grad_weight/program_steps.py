@@ -1,6 +1,7 @@
 """What the weight-gradient kernels share: the part of a program, its steps, its running sum.
 
-A unit of samples is divided into steps of pixels. Split j takes the same share of every unit.
+A unit of samples is divided into steps of pixels. Split j takes the same share of every unit. A
+launch has a program for each split of a range, which begins with split `range_start`.
 """
 
 import triton
@@ -12,7 +13,7 @@ def part_of(
     pid, tiles_k, tiles_c,
     NUM_TAPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """First output channel, first input channel, tap and split of a program."""
+    """First output channel, first input channel, tap and split in the range of a program."""
     tap = pid % NUM_TAPS
     c = pid // NUM_TAPS % tiles_c * BLOCK_C
     k = pid // (NUM_TAPS * tiles_c) % tiles_k * BLOCK_K

@@ -7,7 +7,7 @@ this file are of VGG-16's layers with 256 samples, "in -> out channels @height" 
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -54,6 +54,14 @@ class GradWeightPlan:
 
     splits: int
     unit: int
+    step: int = 1  # a launch over a range of splits begins at a multiple of `step`
+
+    def ranges(self, rows: int) -> Iterator[range]:
+        """The splits in ranges for which `rows` running sums, at least `step`, have room."""
+        most = rows // self.step * self.step
+        assert most > 0, f"{rows} running sums have no room for {self.step} splits"
+        for start in range(0, self.splits, most):
+            yield range(start, min(self.splits, start + most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ def grad_weight_plan(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
     work = work_of(GradWeightShape(in_sides, out_sides, taps, dtype, precision))
-    return GradWeightPlan(work.splits + work.edges, work.unit)
+    return GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
 
 
 def work_of(layer: GradWeightShape) -> LaunchPlan:

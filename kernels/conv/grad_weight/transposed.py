@@ -22,7 +22,9 @@ from ...language.gluon import (
 )
 from ...language.hopper import barriers, buffers
 
-SIZES: Final = ("first", "num_samples", "out_h", "out_w", "unit", "splits", "pad_h", "pad_w")
+SIZES: Final = (
+    "first", "num_samples", "out_h", "out_w", "unit", "splits", "range_start", "pad_h", "pad_w",
+)  # fmt: skip
 
 PIXELS: Final = gl.constexpr(32)  # pixels of a row: 128 bytes of a channel
 CHANNELS: Final = gl.constexpr(64)  # channels of x, and of dy for a group of warps
@@ -99,13 +101,11 @@ def _store_sum(ptrs, acc, mask):
 
 @gluon.jit
 def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr):
-    """First output channel, first input channel, tap column and split of a program.
+    """First output channel, first input channel, tap column, split in the range of a program.
 
     BLOCK are the samples, columns and output channels of a step.
     """
-    in_c, out_c = channels
-    tiles_c = gl.cdiv(in_c, CHANNELS)
-    tiles_k = gl.cdiv(out_c, BLOCK[2])
+    tiles_c, tiles_k = gl.cdiv(channels[0], CHANNELS), gl.cdiv(channels[1], BLOCK[2])
     pid = gl.program_id(0)
     c = pid // S % tiles_c * CHANNELS
     k = pid // (S * tiles_c) % tiles_k * BLOCK[2]
@@ -115,15 +115,15 @@ def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr):
 @gluon.jit
 def _share_of(split, cut, BLOCK: gl.constexpr):
     """The first of the steps of a unit that a split takes, and their number."""
-    _, out_h, out_w, unit, splits = cut
+    _, out_h, out_w, unit, splits, range_start = cut
     share = gl.cdiv(unit // BLOCK[0] * gl.cdiv(out_w, BLOCK[1]) * out_h, splits)
-    return split * share, share
+    return (range_start + split) * share, share
 
 
 @gluon.jit
 def _strips_of(index, start, share, cut, BLOCK: gl.constexpr):
     """End of a split's steps in unit `index`, first strip that they lie in, one past the last."""
-    num_samples, out_h, out_w, unit, _ = cut
+    num_samples, out_h, out_w, unit, _, _ = cut
     samples = gl.minimum(unit, num_samples - index * unit)
     steps = gl.cdiv(samples, BLOCK[0]) * gl.cdiv(out_w, BLOCK[1]) * out_h
     stop = gl.minimum(start + share, steps)
@@ -139,7 +139,7 @@ def _load(
     """Fill the rings of loaded rows of x and dy."""
     X_STAGES: gl.constexpr = x_bufs.shape[0]
     DY_STAGES: gl.constexpr = dy_bufs.shape[0]
-    num_samples, out_h, out_w, unit, _ = cut
+    num_samples, out_h, out_w, unit, _, _ = cut
     pad_h, pad_w = padding
     k, c, tap, split = _tile_of(channels, S, BLOCK)
     start, share = _share_of(split, cut, BLOCK)
@@ -186,7 +186,7 @@ def _transpose(
     memory may still be in flight, and the next row would overwrite it (H200, 2026-11-21).
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
-    num_samples, _, _, unit, _ = cut
+    num_samples, _, _, unit, _, _ = cut
     _, _, _, split = _tile_of(channels, S, BLOCK)
     start, share = _share_of(split, cut, BLOCK)
     stage = 0
@@ -254,7 +254,7 @@ def _sum(
     OWN: gl.constexpr = GROUP % EVERY
     HALF: gl.constexpr = GROUP - OWN
     in_c, out_c = channels
-    num_samples, out_h, _, unit, _ = cut
+    num_samples, out_h, _, unit, _, _ = cut
     k, c, tap, split = _tile_of(channels, S, BLOCK)
     start, share = _share_of(split, cut, BLOCK)
     offs_k = k + HALF * CHANNELS + gl.arange(0, CHANNELS, gl.SliceLayout(1, PARTIALS))
@@ -304,7 +304,7 @@ def _sum(
 @gluon.jit(do_not_specialize=SIZES)
 def grad_weight_transposed_kernel(
     x_desc, dy_desc, partials_ptr,
-    first, num_samples, out_h, out_w, in_c, out_c, unit, splits, pad_h, pad_w,
+    first, num_samples, out_h, out_w, in_c, out_c, unit, splits, range_start, pad_h, pad_w,
     S: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Weight gradient of filters of three rows at stride 1. A step is a row of 32 pixels.
@@ -325,7 +325,7 @@ def grad_weight_transposed_kernel(
     xt_full = barriers(ROWS, 1)
     xt_empty = barriers(ROWS, 2)
     channels = (in_c, out_c)
-    cut = (num_samples, out_h, out_w, unit, splits)
+    cut = (num_samples, out_h, out_w, unit, splits, range_start)
     gl.warp_specialize(
         [
             (_sum, (
@@ -337,8 +337,7 @@ def grad_weight_transposed_kernel(
                 channels, cut, 1, S, BLOCK,
             )),
             (_transpose, (
-                x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut,
-                S, BLOCK,
+                x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut, S, BLOCK,
             )),
             (_load, (
                 x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty,
