@@ -5,7 +5,7 @@ import torch
 from bench.cases.conv.layers import NETWORKS, Layer, Tensors
 from bench.cases.operands import Operands
 from bench.grad_weight_ranges import LAYERS, plan_of, sums_of, variant
-from tvdnn.kernels.conv.grad_weight.split_plan import GradWeightPlan
+from tvdnn.kernels.conv.grad_weight.running_sums import GradWeightPlan
 
 
 def test_all_layers_are_known() -> None:

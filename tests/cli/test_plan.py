@@ -111,6 +111,7 @@ def test_a_ladder_shows_the_peak_of_each_means(capsys: Captured, tmp_path: Path)
     code, out, err = run(capsys, "plan", *SMALL, "--ladder", "--json", path)
     rungs = json.loads(path.read_text())
     means = ["none", "+ liveness", "+ offload", "+ recompute", "+ shortest launches"]
+    means.append("+ fewest sums")
     assert code == 0
     assert [rung["means"] for rung in rungs] == means
     peaks = [rung["nbytes"] for rung in rungs]

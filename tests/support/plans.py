@@ -5,7 +5,7 @@ An order of the passes is any that keeps what each depends on.
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvdnn.graph import (
     CODECS,
@@ -154,11 +154,24 @@ def _segment(graph: Graph, turns: Sequence[Turn], rng: random.Random) -> Segment
     passes = [graph.passes[turn.pass_index] for turn in turns]
     unit = max(p.unit for p in passes)
     block = 0 if unit >= passes[0].domain else unit * rng.choice((0, 1, 1, 2, 3))
+    if any(p.least_sums for p in passes) and rng.random() < 0.5:
+        block = 0
     slots = [
         Slot(turn.pass_index, p.unit * rng.choice((0, 0, 1, 2, 3)), turn.recompute)
         for turn, p in zip(turns, passes, strict=True)
     ]
+    if block == 0:
+        slots = [_drawn_sums(graph, slot, rng) for slot in slots]
     return Segment(tuple(slots), block)
+
+
+def _drawn_sums(graph: Graph, slot: Slot, rng: random.Random) -> Slot:
+    """The slot, in two of three cases with fewer rows of a weight gradient's sums in one launch."""
+    pass_ = graph.passes[slot.pass_index]
+    if pass_.least_sums == 0 or rng.random() < 1 / 3:
+        return slot
+    step, rows = pass_.least_sums - 1, graph.buffers[pass_.writes[0].buffer].rows
+    return replace(slot, run=0, sums=rng.randrange(pass_.least_sums, rows, step))
 
 
 def _random_transfers(

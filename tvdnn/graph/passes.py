@@ -90,6 +90,9 @@ class Pass:
     params: tuple[str, ...] = ()  # read, by name
     updates: tuple[str, ...] = ()  # written in place, by name
     reduction: bool = False
+    # The least rows of its sums that a launch of the whole domain takes, or a number that has a
+    # multiple of one row less than these more: the same bits come of all. 0: it takes all rows.
+    least_sums: int = 0
     flops: float = 0.0  # of the whole domain
     nbytes: float = 0.0  # device-memory traffic of the whole domain
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's

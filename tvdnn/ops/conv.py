@@ -169,7 +169,10 @@ def add_weight_sums(
     """Running sums of the weight's gradient, one for each split of the work on a map's pixels."""
     k, c, r, s = filter_shape(b, op)
     sums = whole(b.add_partials(op, op.params[0], (plan.splits, k, r, s, c)))
-    b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
+    keeps_rows = not any(any(use.halo) for use in reads)
+    least = plan.least_sums if isinstance(plan, GradWeightPlan) and keeps_rows else 0
+    settings = {"unit": plan.unit, "reduction": True, "least_sums": least}
+    b.add_pass(op, "grad_weight", reads, (sums,), flops=flops, **settings)
 
 
 def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:

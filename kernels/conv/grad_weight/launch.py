@@ -6,6 +6,7 @@ split in the order of samples. The bits do not depend on where launches cut the 
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final
 
 from torch import Tensor, contiguous_format
@@ -16,6 +17,7 @@ from ...language.channel_ranges import flat_rows, flat_samples, pitch_of
 from ...language.cost import costing
 from ...language.gluon import swizzled
 from ...language.overrides import configured
+from ...reduce.partials import sum_partials
 from .. import cost
 from ..conv2d import rounding, rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
@@ -23,8 +25,8 @@ from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_samples_kernel
+from .running_sums import GradWeightPlan
 from .split_plan import (
-    GradWeightPlan,
     GradWeightShape,
     LaunchPlan,
     edge_block,
@@ -55,6 +57,10 @@ def conv2d_grad_weight(
     or "tf32", for float32 maps. For a tile of rows x also holds neighbour rows of the `own_rows`
     rows that dy belongs to, and the plan is that of `own_rows` rows. `splits` is one of the plan's
     ranges: `partials` are then the sums of these splits alone, to the same bits.
+
+    Without `splits` a launch of the whole batch may have fewer sums than the plan has splits, one
+    more than a multiple of the plan's `step`. The last splits have sums of their own, behind the
+    sum of all splits before. In index order they add up to the same bits.
     """
     if partials.numel() == 0 or x.shape[0] == 0:
         return
@@ -65,13 +71,34 @@ def conv2d_grad_weight(
     layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
-    splits = splits or range(work.splits + work.edges)
+    plan = GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
+    if splits is None and len(partials) < plan.splits:
+        settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        launch = partial(
+            conv2d_grad_weight, x, dy, first=first, **settings, precision=precision,
+            own_rows=own_rows,
+        )  # fmt: skip
+        _sum_in_ranges(launch, plan, partials)
+        return
+    splits = splits or range(plan.splits)
     assert partials.shape[0] == len(splits), f"{len(splits)} splits, {partials.shape[0]} sums"
     assert splits.start % work.tile.parts == 0, f"splits from {splits.start} on are no range"
     _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile), splits)
 
 
 # Launches
+
+
+def _sum_in_ranges(launch: Callable[..., None], plan: GradWeightPlan, partials: Tensor) -> None:
+    """Sum one range of splits after the other. The first row gets the sum of all but the last."""
+    assert (len(partials) - 1) % plan.step == 0, f"{len(partials)} sums of {plan}"
+    total = partials[0].permute(0, 3, 1, 2)
+    *earlier, last = plan.ranges(len(partials) - 1)
+    for splits in earlier:
+        own = partials[1 : 1 + len(splits)]
+        launch(partials=own, splits=splits)
+        sum_partials(own, total, first=splits.start == 0)
+    launch(partials=partials[1:], splits=last)
 
 
 def _facts(layer: GradWeightShape, work: LaunchPlan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ this file are of VGG-16's layers with 256 samples, "in -> out channels @height" 
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -26,6 +26,7 @@ from ..tiles import (
     fitting_stages,
     step_channels,
 )
+from .running_sums import GradWeightPlan
 
 Kernel = Literal["transposed", "flat", "taps", "per_sample", "im2col", "gather"]
 
@@ -43,25 +44,6 @@ FLOPS_RATE: Final = 7e14  # operations a second of an H200
 NBYTES_RATE: Final = 4e12  # bytes a second of an H200
 SUM_PASSES: Final = 3  # writes and reads of the running sums by the launches of a batch
 SPLIT_S: Final = 1e-7  # seconds to add a split, without the time of its bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GradWeightPlan:
-    """The running sums of a weight gradient: float32 [splits, K, R, S, C/g].
-
-    Every launch of a batch after the first must start at a multiple of `unit` samples.
-    """
-
-    splits: int
-    unit: int
-    step: int = 1  # a launch over a range of splits begins at a multiple of `step`
-
-    def ranges(self, rows: int) -> Iterator[range]:
-        """The splits in ranges for which `rows` running sums, at least `step`, have room."""
-        most = rows // self.step * self.step
-        assert most > 0, f"{rows} running sums have no room for {self.step} splits"
-        for start in range(0, self.splits, most):
-            yield range(start, min(self.splits, start + most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,8 @@ from tests.kernels.conv.conv_layers import (
 from tests.kernels.numerics import as_range, assert_repeatable, poisoned, rms_error
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
 from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.split_plan import (
-    GradWeightPlan,
-    grad_weight_plan,
-    transposed_row,
-)
+from tvdnn.kernels.conv.grad_weight.running_sums import GradWeightPlan
+from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan, transposed_row
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
 

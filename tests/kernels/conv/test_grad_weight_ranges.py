@@ -12,7 +12,7 @@ from tests.kernels.conv.test_grad_weight import RUNS, TRANSPOSED, launch, planne
 from tests.kernels.numerics import poisoned
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
 from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.split_plan import GradWeightPlan
+from tvdnn.kernels.conv.grad_weight.running_sums import GradWeightPlan
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.reduce import partials as reduce_partials
 
@@ -88,6 +88,28 @@ def test_ranges_have_the_bits_of_all_splits(
     assert_ranges_equal(layer, rows, suffix)
 
 
+@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_fewer_sums_add_up_to_the_same_bits(
+    case: str, suffix: str, dtype: torch.dtype, generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A launch of the whole batch has one sum of all splits but the last few."""
+    split(monkeypatch, case)
+    layer = make(replace(RUNS[case], precision="tf32"), dtype, generator)
+    whole = launch(layer, sums_of(layer), suffix=suffix)
+    shape, device = tuple(layer.weight.shape), layer.x.device
+    expected, found = (poisoned(shape, torch.float32, device) for _ in range(2))
+    add = getattr(reduce_partials, "sum_partials" + suffix)
+    add(whole.weight, expected, first=True)
+    for rows in (2, 3, whole.plan.splits - 1):
+        sums = poisoned((rows, *whole.weight.shape[1:]), torch.float32, device)
+        kernel = getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)
+        kernel(layer.x, layer.dy, sums, first=True, **layer.shape.settings)
+        add(sums, found, first=True)
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("rows", [2, 4, 100])
@@ -104,7 +126,7 @@ def test_ranges_of_transposed_maps(
     ("plan", "rows", "starts"),
     [
         (GradWeightPlan(7, 1), 1, [0, 1, 2, 3, 4, 5, 6]),
-        (GradWeightPlan(7, 1), 3, [0, 3, 6]),
+        (GradWeightPlan(7, 1), 3, [0, 1, 4]),
         (GradWeightPlan(7, 1), 9, [0]),
         (GradWeightPlan(8, 1, 2), 5, [0, 4]),
     ],

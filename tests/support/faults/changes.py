@@ -24,7 +24,7 @@ def implied_residencies(graph: Graph, steps: Sequence[Step]) -> tuple[Residency,
     A prefetch, a recode, or a launch that writes the section in this form without reading it or
     adding to it, opens one. Of passes that write channels, the one that writes the first does.
     """
-    stays: list[tuple[str, int, int, Form, list[int]]] = []
+    stays: list[tuple[str, int, int, Form, int, list[int]]] = []
     current: dict[tuple[str, int, int, Form], int] = {}
     for index, step in enumerate(steps):
         for operand in (*step.reads, *step.writes):
@@ -36,12 +36,12 @@ def implied_residencies(graph: Graph, steps: Sequence[Step]) -> tuple[Residency,
                 from_its_first_row = key[1] * section >= operand.start
                 if (opens and from_its_first_row) or key not in current:
                     current[key] = len(stays)
-                    stays.append((*key, []))
-                steps_of = stays[current[key]][4]
+                    stays.append((*key, _nbytes(graph, operand, key[1]), []))
+                steps_of = stays[current[key]][5]
                 steps_of += [] if index in steps_of else [index]
     return tuple(
-        Residency(name, section, at, _nbytes(graph, name, section, form), tuple(users), form)
-        for name, section, at, form, users in stays
+        Residency(name, section, at, nbytes, tuple(users), form)
+        for name, section, at, form, nbytes, users in stays
     )
 
 
@@ -56,8 +56,12 @@ def _writes_anew(graph: Graph, step: Step, operand: Operand) -> bool:
     return (operand.buffer, operand.form) not in here
 
 
-def _nbytes(graph: Graph, name: str, section: int, form: Form) -> int:
-    return in_form(graph.buffers[name], form).section_nbytes(section)
+def _nbytes(graph: Graph, operand: Operand, section: int) -> int:
+    """The bytes of an operand's section. The only section of sums may have fewer rows."""
+    buffer = in_form(graph.buffers[operand.buffer], operand.form)
+    if buffer.kind is Kind.PARTIAL and buffer.num_sections == 1:
+        return operand.nbytes
+    return buffer.section_nbytes(section)
 
 
 def _sections(graph: Graph, operand: Operand) -> Iterator[tuple[str, int, int, Form]]:

@@ -147,6 +147,14 @@ def _interpolated(points: Samples, size: int) -> float:
     return below[1] + slope * (size - below[0])
 
 
+def num_ranges(splits: int, sums: int) -> int:
+    """The ranges of splits that a weight gradient with so many rows of sums takes in turn.
+
+    Each takes as long as all splits at once, at most: these fill the GPU about once.
+    """
+    return 1 if sums >= splits else -(-splits // (sums - 1))
+
+
 def form_choices(pass_: Pass) -> tuple[Forms, ...]:
     """The forms besides raw that a launch of a pass may read and leave, raw alone first."""
     read = {use.buffer: use.forms for use in pass_.reads}

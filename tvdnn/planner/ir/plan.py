@@ -16,6 +16,7 @@ class Slot:
     pass_index: int
     run: int = 0  # most domain rows of one launch; 0: the whole block
     recompute: bool = False
+    sums: int = 0  # rows of a weight gradient's sums; 0: all. Fewer take more launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ class Plan:
         counts += f", {len(coded)} have a code" if coded else ""
         rounded = len(self.rounded)
         counts += f", {rounded} of them lossy: gradients are rounded" if rounded else ""
+        fewer = sum(slot.sums > 0 for slot in self.slots)
+        counts += f", {fewer} weight gradients have fewer sums" if fewer else ""
         lines = [f"{self.policy}: {counts}"]
         lines += [f"  {self.optimality}"] if self.optimality else []
         for each in self.bridges:

@@ -71,6 +71,7 @@ class _ProgramBuilder:
         self._coded = by_section(plan, coded=True)  # to come, the next one last
         self._encoded_after = last_launches_before_codes(graph, plan, planned)
         self._slot_start: dict[int, int] = {}
+        self._sums = {number: slot.sums for number, slot in enumerate(plan.slots) if slot.sums}
 
     def program(self) -> Program:
         """The program, once all launches are visited."""
@@ -105,6 +106,9 @@ class _ProgramBuilder:
         adds = pass_.reduction and use.whole and launch.start > 0
         fresh = not adds and all(read.buffer != use.buffer for read in pass_.reads)
         touched = (self._written if fresh else self._used)(index, use)
+        sums = self._sums.get(launch.slot, 0) if use.whole else 0
+        if sums and fresh:
+            self._shorten(index, touched[0], sums)
         for number in touched:
             live = self._intervals[number]
             live.written, live.clean = index, False
@@ -113,6 +117,20 @@ class _ProgramBuilder:
             if self._codes and not launch.recompute:
                 self._codes.pop((live.buffer, live.section), None)
         return touched
+
+    def _shorten(self, index: int, number: int, sums: int) -> None:
+        """Leave interval `number`, of a weight gradient's sums, so many rows."""
+        launch, live = self._launches[index], self._intervals[number]
+        pass_, buffer = self._graph.passes[launch.pass_index], self._graph.buffers[live.buffer]
+        least, whole = pass_.least_sums, (launch.start, launch.stop) == (0, pass_.domain)
+        fits = 0 < least <= sums < buffer.rows and (sums - 1) % (least - 1) == 0
+        if not (fits and whole) or live.buffer in self._bridged:
+            raise ScheduleError(
+                f"the plan has {self._pass_name(index)} [{launch.start}, {launch.stop}) leave "
+                f"{sums} rows of {live.buffer}; it needs whole batches, at least {least} rows of "
+                f"{buffer.rows}, and sums that stay"
+            )
+        live.nbytes = sums * buffer.row_nbytes
 
     def _used(self, index: int, use: Use) -> tuple[int, ...]:
         """The present intervals of the sections that launch `index` uses."""

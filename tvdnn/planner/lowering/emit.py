@@ -67,6 +67,8 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout, slab: SlabLayout
         first, last = prog.intervals[run[0]], prog.intervals[run[-1]]
         buffer = in_form(prog.graph.buffers[first.buffer], first.form)
         start, stop = buffer.bounds(first.section)[0], buffer.bounds(last.section)[1]
+        if first.nbytes < buffer.section_nbytes(first.section):  # a weight gradient's fewer sums
+            stop = start + first.nbytes // buffer.row_nbytes
         nbytes, address = (stop - start) * buffer.row_nbytes, arena.addresses[run[0]]
         return Operand(first.buffer, start, stop, Space.ARENA, address, nbytes, first.form)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from ...graph import RAW, Form, Graph, in_form, is_packed, tail_of
-from ..ir.costs import Costs, Forms
+from ...graph import RAW, Form, Graph, Pass, in_form, is_packed, tail_of
+from ..ir.costs import Costs, Forms, num_ranges
 from ..ir.plan import Plan
 
 # The number of no live interval.
@@ -150,7 +150,14 @@ class Program:
             name, source, target = launch.recode
             return costs.recode_s(self.graph.buffers[name], rows, source, target)
         pass_ = self.graph.passes[launch.pass_index]
-        return costs.launch_s(pass_, rows, self.forms.get(index, ()))
+        seconds = costs.launch_s(pass_, rows, self.forms.get(index, ()))
+        return seconds * self._num_ranges(index, pass_) if pass_.least_sums else seconds
+
+    def _num_ranges(self, index: int, pass_: Pass) -> int:
+        """The ranges of splits that a weight gradient takes in turn."""
+        buffer = self.graph.buffers[pass_.writes[0].buffer]
+        live = self.intervals[self.writes[index][0][0]]
+        return num_ranges(buffer.rows, live.nbytes // buffer.row_nbytes)
 
     def launch_name(self, index: int) -> str:
         """The name of a launch, for errors."""

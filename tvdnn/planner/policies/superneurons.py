@@ -9,8 +9,8 @@ as long as the free bytes allow.
 Our own choices: the network's inputs, outputs of layers of several inputs, and cheap maps behind a
 convolution whose output backward does not read, are checkpoints too. Linear layers' outputs stay.
 Sections leave one by one. All is decided before the step. Where the paper picks a convolution's
-algorithm by its workspace, launches are shorter here: a weight gradient's partial sums are a part
-of the graph, and in other partial sums it would have other bits.
+algorithm by its workspace, launches are shorter here. A weight gradient that fits at no length has
+fewer of its partial sums at a time, and takes one range of splits after the other. Its bits stay.
 """
 
 from bisect import bisect_left
@@ -26,7 +26,7 @@ from ..ir.plan import Plan, Segment
 from ..ir.schedule import Schedule
 from ..lowering.build_program import build_program
 from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
-from ..lowering.launch_lengths import with_longest_launches
+from ..lowering.launch_lengths import with_fewest_sums, with_longest_launches
 from ..lowering.launch_limits import Array
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
@@ -175,20 +175,24 @@ def _plans(problem: GraphProblem, name: str, mode: SegmentMode, *, cached: bool)
 def _leanest(
     problem: GraphProblem, name: str, mode: SegmentMode, *, cached: bool
 ) -> Iterator[Plan]:
-    """The plan of the smallest blocks that offloads all checkpoints."""
+    """Plans that offload all checkpoints: in the smallest blocks, and in the fewest sums."""
     order = _Order.of(problem, mode)
     segments = order.in_blocks(Variant.MEMORY)
     program = build_program(problem.graph, Plan(name, segments))
-    yield order.plan(name, segments, order.idle(program, every_interval=cached))
+    shortest = order.plan(name, segments, order.idle(program, every_interval=cached))
+    yield shortest
+    yield with_fewest_sums(problem.graph, shortest, order.whole)
 
 
 def _ladder(problem: GraphProblem, name: str, mode: SegmentMode) -> Iterator[tuple[str, Plan]]:
-    """Plans of whole batches with more and more of the means, at last in the least launches."""
+    """Plans of whole batches with more means each, at last in the least launches and sums."""
     none, order = _Order.of(problem, None), _Order.of(problem, mode)
     yield "+ liveness", none.plan(name, none.whole, [])
     yield "+ offload", _eager_plan(none, name, Variant.KEEP)
     yield "+ recompute", _eager_plan(order, name, Variant.KEEP)
-    yield "+ shortest launches", _eager_plan(order, name, Variant.MEMORY)
+    shortest = _eager_plan(order, name, Variant.MEMORY)
+    yield "+ shortest launches", shortest
+    yield "+ fewest sums", with_fewest_sums(problem.graph, shortest, order.whole)
 
 
 def _policy(name: str, mode: SegmentMode, *, cached: bool) -> Policy:

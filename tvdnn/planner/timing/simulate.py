@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...errors import ScheduleError
 from ...graph import Graph
-from ..ir.costs import Costs
+from ..ir.costs import Costs, num_ranges
 from ..ir.schedule import Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
 
@@ -30,7 +30,12 @@ def seconds_alone(graph: Graph, step: Step, costs: Costs) -> float:
     if step.action is Action.RECODE:
         source, target = step.reads[0], step.writes[0]
         return costs.recode_s(graph.buffers[source.buffer], rows, source.form, target.form)
-    return costs.launch_s(graph.passes[step.pass_index], rows, step.forms)
+    pass_ = graph.passes[step.pass_index]
+    seconds = costs.launch_s(pass_, rows, step.forms)
+    if not pass_.least_sums:
+        return seconds
+    sums = step.writes[0]
+    return seconds * num_ranges(graph.buffers[sums.buffer].rows, sums.stop)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .check_bytes import Clock, check_contents, schedule_error
 from .check_lossy import check_lossy_codes
 from .check_moves import check_counts, copy_problem, gives, recode_problem
+from .check_sums import are_sums, check_sums
 from .coverage import check_coverage
 from .expected_sources import read_sources
 from .graph_values import check_provenance
@@ -38,6 +39,7 @@ def check(schedule: Schedule) -> None:
 
     - Passes read the values and gradients that the traced network's ops name.
     - Operands are those of the pass, and in bounds.
+    - Sums are used whole, by rows as their last launch leaves them.
     - Every pass covers its domain once, reductions in index order.
     - Waits name earlier steps of other lanes.
     - Accesses to the same bytes are ordered if one of them writes.
@@ -52,6 +54,7 @@ def check(schedule: Schedule) -> None:
     _check_forms(schedule)
     check_counts(schedule)
     check_lossy_codes(schedule)
+    check_sums(schedule)
     check_residencies(schedule)
     clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)
@@ -130,7 +133,8 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
     wanted = [*zip(uses, forms, strict=True), *((use, (form,)) for use, form in left)]
     for (use, forms_of_use), operand in zip(wanted, operands, strict=True):
         expected = use.rows(step.start, step.stop, graph.buffers[use.buffer])
-        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *expected):
+        stop = operand.stop if are_sums(graph, use) else expected[1]
+        if (operand.buffer, operand.start, operand.stop) != (use.buffer, expected[0], stop):
             found = f"{operand.buffer} [{operand.start}, {operand.stop})"
             return f"{where} on {found}, not on {use.buffer} [{expected[0]}, {expected[1]})"
         if operand.space is not Space.ARENA:

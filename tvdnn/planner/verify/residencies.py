@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ScheduleError
-from ...graph import CODECS, RAW, Form, in_form
+from ...graph import CODECS, RAW, Buffer, Form, Kind, in_form
 from ..ir.schedule import Operand, Residency, Schedule, Space
 from .check_bytes import schedule_error
 
@@ -35,16 +35,26 @@ def _problem(schedule: Schedule, residency: Residency) -> str | None:
         return "is of no section"
     if residency.form != RAW and residency.form.codec not in CODECS:
         return f"has form {residency.form!r}, which is no codec"
-    expected = in_form(buffer, residency.form).section_nbytes(residency.section)
-    if residency.nbytes != expected:
-        return f"has {residency.nbytes} bytes for {expected}"
     if residency.offset < 0 or residency.offset + residency.nbytes > schedule.addressed_nbytes:
         return f"lies outside the arena of {schedule.addressed_nbytes} bytes"
     if not steps or steps[0] < 0 or steps[-1] >= len(schedule.steps):
         return f"names steps {steps} of {len(schedule.steps)}"
     if any(first >= second for first, second in pairwise(steps)):
         return f"names steps {steps} out of order"
+    expected = _nbytes(schedule, residency, in_form(buffer, residency.form))
+    if residency.nbytes != expected:
+        return f"has {residency.nbytes} bytes for {expected}"
     return None
+
+
+def _nbytes(schedule: Schedule, residency: Residency, buffer: Buffer) -> int:
+    """The bytes of a section; of a weight gradient's sums, of the rows that its steps use."""
+    if buffer.kind is not Kind.PARTIAL or buffer.num_sections > 1:
+        return buffer.section_nbytes(residency.section)
+    steps = (schedule.steps[index] for index in residency.steps)
+    used = (each for step in steps for each in (*step.reads, *step.writes))
+    sizes = (each.nbytes for each in used if each.buffer == buffer.name)
+    return max(sizes, default=buffer.nbytes)
 
 
 def _first_sections(schedule: Schedule) -> Firsts:
