@@ -13,8 +13,9 @@ from operator import attrgetter
 from ...placement.cuda_blocks import usable_nbytes
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
-from ..offload.fit import fit_candidate, with_headroom
-from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of
+from ..offload.fit import placed_before_ordering, under_tightened_limits, with_headroom
+from ..offload.paged_fit import placed_in_pages
+from ..offload.swap_problem import Chooser, EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
 from .dive import FAST, SLOW, dive
@@ -30,10 +31,11 @@ DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
-WORK = 15_000  # sections of maps and passes in all plans that single changes make
+WORK = 45_000  # sections of maps and passes in all plans that single changes make
 MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
+NEARLY = 1.002  # times its timetable's seconds: a schedule hardly waits for its places
 HEADROOM = (0.96, 0.92)  # shares of limits, under which more is offloaded than must be
 
 
@@ -118,13 +120,21 @@ class JointSearch:
         return best
 
     def placed(self, trial: JointTrial, best: EvaluatedTrial | None) -> EvaluatedTrial | None:
-        """The best schedule so far, or a faster one of the trial."""
+        """The best schedule so far, or a faster one of the trial.
+
+        Ways to place it go from the fastest to make to the slowest, until a schedule hardly waits
+        for places.
+        """
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
         for choose in (trial.skeleton.outermost_idle, swap.greedy):
-            found = fit_candidate(swap, choose, best, both=False, most=MOST_FITTED)
-            best = best_of([best, *found])
-            if not any(each.schedule.pages for each in found):
-                best = best_of([best, *with_headroom(swap, choose, HEADROOM, best)])
+            first = swap.trial(choose(swap.usable), swap.usable)
+            if first is None or (best and first.seconds >= (1 - MIN_GAIN) * best.seconds):
+                continue
+            enough_s = NEARLY * first.seconds
+            for place in (_tightened, placed_before_ordering, _in_pages, _with_headroom):
+                best = best_of([best, *place(swap, choose, best)])
+                if best and best.seconds <= enough_s:
+                    break
         return best
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
@@ -150,6 +160,27 @@ class JointSearch:
         if steps is None or steps.seconds >= below_s:
             return None
         return JointTrial(order, choice, skeleton, steps.seconds)
+
+
+def _tightened(
+    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
+) -> Iterable[EvaluatedTrial]:
+    return under_tightened_limits(swap, choose, best, most=MOST_FITTED)
+
+
+def _in_pages(
+    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
+) -> Iterable[EvaluatedTrial]:
+    found = placed_in_pages(swap, choose, best)
+    return [found] if found else []
+
+
+def _with_headroom(
+    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
+) -> Iterable[EvaluatedTrial]:
+    if best is not None and best.schedule.pages:
+        return []
+    return with_headroom(swap, choose, HEADROOM, best)
 
 
 def _single_changes(
