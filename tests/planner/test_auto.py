@@ -23,18 +23,14 @@ from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.joint.orders import first_order
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.recompute.candidates import (
-    Candidates,
-    FullBatchRecompute,
-    RecomputeDependencies,
-    find_candidates,
-)
-from tvdnn.planner.recompute.regions import Recompute, regions
+from tvdnn.planner.recompute.candidates import Candidates, find_candidates
+from tvdnn.planner.recompute.regions import regions
 from tvdnn.planner.recompute.skeleton import RecomputeChoice, skeleton_of
-from tvdnn.planner.recompute.supplies import Supplies
+from tvdnn.planner.recompute.supplies import Supplies, Supply
 from tvdnn.planner.verify.check import check
 from tvdnn.units import MIB
 
@@ -183,12 +179,11 @@ def drawn_choice(rng: random.Random, found: Candidates) -> RecomputeChoice:
         frozenset(name for r in region.recomputes if rng.random() < 0.6 for name in r.buffers)
         for region in found.regions
     ]
-    full_batch = frozenset(n for n in range(len(found.full_batch)) if rng.random() < 0.6)
     plain = (None, *Variant)
     blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
     stages = frozenset(n for n in range(len(found.stages)) if rng.random() < 0.5)
     rest = rng.choice(tuple(Variant))
-    return RecomputeChoice(rest, blocks, tuple(drawn), full_batch, rng.random() < 0.5, stages)
+    return RecomputeChoice(rest, blocks, tuple(drawn), stages=stages)
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -217,13 +212,13 @@ def test_any_choice_has_the_bits_of_keep(
     plan = skeleton.plan_within(limit) or skeleton.plan_within(2 * kept.arena_nbytes)
     schedule = lower(graph, plan, costs)
     check(schedule)
-    stages = [found.stages[number] for number in choice.stages]
-    passes_of_stages = frozenset(index for each in stages for index in each.passes)
-    full_batch = [found.full_batch[number] for number in choice.full_batch]
-    apart = [
-        whole.recompute.buffers for whole in full_batch if passes_of_stages.isdisjoint(whole.makers)
-    ]
-    assert recomputed(schedule) >= frozenset().union(*choice.recomputed, *apart)
+    passes_of_stages = found.passes_of_stages(choice.stages)
+    apart = (
+        names
+        for region, names in zip(found.regions, choice.recomputed, strict=True)
+        if passes_of_stages.isdisjoint(region.passes)
+    )
+    assert recomputed(schedule) >= frozenset().union(*apart)
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
 
@@ -268,13 +263,8 @@ def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) 
     features = (nn.Conv2d(3, 8, 1), Held(between=between), nn.BatchNorm2d(channels), nn.Flatten())
     net = nn.Sequential(*features, nn.Linear(channels * pixels, 4))
     graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024)
+    assert "1.cat" in supplies_of(graph)
     costs = Roofline(load("H200"), graph.dtype)
-    made = {
-        name
-        for whole in find_candidates(graph, costs).full_batch
-        for name in whole.recompute.buffers
-    }
-    assert ("1.cat" in made) is not between
     floor, _ = Problem(graph, costs).floor("auto")
     check(make_schedule(graph, costs, policy="auto", budget=floor))
 
@@ -284,32 +274,17 @@ def test_a_block_makes_what_its_layers_normalize_again() -> None:
     features = (nn.Conv2d(3, 8, 1), Dense(8, 4, 3), nn.BatchNorm2d(20), nn.Flatten())
     net = nn.Sequential(*features, nn.Linear(20 * 64, 4))
     graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024, fuse=True)
-    made = {name for whole in known(graph).full_batch for name in whole.recompute.buffers}
-    assert made >= {f"1.layers.{number}.1" for number in range(3)}
+    assert supplies_of(graph).keys() >= {f"1.layers.{number}.1" for number in range(3)}
 
 
 def test_both_halves_of_a_skip_are_made_again_from_what_lies_far_apart() -> None:
     net = models.by_name("unet", width=1 / 16)
     graph = training_graph(net, torch.empty(2, 3, 32, 32), chunk_size=1024, fuse=True)
-    found = {min(whole.recompute.buffers): whole for whole in known(graph).full_batch}
-    assert found["cat#4"].takes >= {"down.0.3", "up.2.5"}
-    assert "pool" not in found  # its map would have to last from the first read of backward
+    assert supplies_of(graph)["cat#4"].takes >= {"down.0.3", "up.2.5"}
 
 
-def known(graph: Graph) -> Candidates:
-    return find_candidates(graph, Roofline(load("H200"), graph.dtype))
-
-
-def test_maps_made_together_find_room_until_they_are_read() -> None:
-    """Each takes the one before, of which the second is read long after the third."""
-    due = {"a": 9, "b": 8, "c": 1, "d": 0}
-    before = [("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ("c",))]
-    full_batch = [
-        FullBatchRecompute(Recompute(frozenset({name}), 10, 1.0), (number,), frozenset(takes))
-        for number, (name, takes) in enumerate(before)
-    ]
-    for order in (full_batch, full_batch[::-1]):
-        narrow = RecomputeDependencies(due, early_nbytes=0)
-        added = [min(each.recompute.buffers) for each in order if narrow.add(each)]
-        assert added == (["a", "b", "d"] if order is full_batch else ["d", "c", "a"])
-        assert all(map(RecomputeDependencies(due, early_nbytes=20).add, order))
+def supplies_of(graph: Graph) -> dict[str, Supply]:
+    """By map that may be absent until backward, how it is made again."""
+    costs = Roofline(load("H200"), graph.dtype)
+    columns = first_order(graph, costs).columns
+    return {each.buffer: columns.runs[each.run].supply for each in columns.absent}

@@ -175,9 +175,8 @@ def test_rounds_take_passes_from_chains() -> None:
     passes_of_stages = found.passes_of_stages(range(len(found.stages)))
     assert any(passes_of_stages & chain.passes for chain in found.regions)
     none = (frozenset[str](),) * len(found.regions)
-    blocks, full_batch = (Variant.MEMORY,) * len(none), frozenset(range(len(found.full_batch)))
-    stages = frozenset(range(len(found.stages)))
-    choice = RecomputeChoice(Variant.MEMORY, blocks, none, full_batch, stages=stages)
+    blocks, stages = (Variant.MEMORY,) * len(none), frozenset(range(len(found.stages)))
+    choice = RecomputeChoice(Variant.MEMORY, blocks, none, stages=stages)
     skeleton = skeleton_of(graph, found, choice)
     schedule = lower(graph, skeleton.offloading(skeleton.all_idle), costs)
     check(schedule)
@@ -192,12 +191,12 @@ def test_torchs_autograd_goes_in_rounds_too(
 ) -> None:
     """Forward runs passes again before it hands out the input of the caller's loss."""
 
-    def search(problem: GraphProblem) -> Schedule | None:
+    def search(problem: GraphProblem, policy: str) -> Schedule | None:
+        assert policy == "auto"
         found = find_candidates(problem.graph, problem.costs)
         return problem.lowered(plan_of(problem.graph, found, range(len(found.stages))))
 
-    monkeypatch.setattr(auto_policy, "fastest_found", search)
-    monkeypatch.setattr(auto_policy, "with_joint_plan", lambda problem, best, policy: best)
+    monkeypatch.setattr(auto_policy, "joint_schedule", search)
     ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, 0)
     made = make()
     kept = virtualize(copy.deepcopy(made), x, policy="keep", sections=BATCH)

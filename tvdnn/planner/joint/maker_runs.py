@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...graph import Direction, Kind
-from ..recompute.candidates import INPUT_KINDS
 from ..recompute.joined_passes import join_run
 from ..recompute.regions import MAPS
 from ..recompute.skeleton import Skeleton
@@ -41,7 +40,9 @@ class MakerRuns:
         self._segments = skeleton.program.plan.segments
         self._supplies = skeleton.candidates.supplies
         pairs = zip(skeleton.candidates.regions, skeleton.choice.blocks, strict=True)
-        self._inner = frozenset(name for region, block in pairs if block for name in region.inner)
+        inner = {name for region, block in pairs if block for name in region.inner}
+        stages = (skeleton.candidates.stages[number] for number in skeleton.choice.stages)
+        self._inner = inner.union(name for each in stages for name, _ in each.made)
         runs = self._found()
         self.found = tuple(runs.values())
         self._number = {key: number for number, key in enumerate(runs)}
@@ -121,7 +122,7 @@ class MakerRuns:
             bool(supply.passes)
             and all(graph.passes[i].direction is Direction.FORWARD for i in supply.all_passes)
             and all(graph.buffers[name].kind in MAPS for name in lasting)
-            and taken <= {*INPUT_KINDS}
+            and taken <= {*MAPS, Kind.INPUT}
             and self._inner.isdisjoint(supply.buffers | supply.takes)
         )
 

@@ -9,7 +9,9 @@ import numpy as np
 from ...graph import RAW, Graph
 from ...units import format_bytes
 from ..ir.costs import Costs
+from ..lowering.segments import Variant
 from ..offload.belady import skeletons
+from ..recompute.candidates import find_candidates
 from ..recompute.regions import MAPS
 from ..recompute.skeleton import MapMaking, RecomputeChoice, Skeleton, skeleton_of
 from ..recompute.weave import Making
@@ -25,6 +27,7 @@ class JointChoice:
 
     absent: frozenset[int]
     blocks: frozenset[int]
+    once: bool = False  # a map made ahead of its reader for other makers stays until it is read
 
     @classmethod
     def of(cls, solution: Solution) -> "JointChoice":
@@ -47,10 +50,13 @@ class Order:
         return Columns(self.skeleton, self.costs)
 
     @property
-    def kind(self) -> tuple[bool, bool, bool]:
-        """Whether regions go section-major, in backward or in both directions; and with codes."""
+    def kind(self) -> tuple[bool, bool, bool, int]:
+        """Whether regions go section-major, in backward or in both directions; and with codes.
+
+        And how many groups of ops go in barrier stages.
+        """
         choice = self.skeleton.choice
-        return any(choice.blocks), choice.through, choice.coded
+        return any(choice.blocks), choice.through, choice.coded, len(choice.stages)
 
     def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
@@ -64,9 +70,15 @@ class Order:
         for number in choice.blocks:
             column = self.columns.blocks[number]
             recomputed[column.region] |= regions[column.region].recomputes[column.number].buffers
-        made = self._coded.union(self.columns.absent[number].making for number in choice.absent)
+        made = self._coded.union(self._making(number, once=choice.once) for number in choice.absent)
         return replace(
             self.skeleton.choice, recomputed=tuple(map(frozenset, recomputed)), made=made
+        )
+
+    def _making(self, number: int, *, once: bool) -> MapMaking:
+        found = self.columns.absent[number].making
+        return (
+            found._replace(making=Making.ONCE) if once and found.making is Making.AFRESH else found
         )
 
     @cached_property
@@ -101,3 +113,29 @@ class Order:
 def orders(graph: Graph, costs: Costs) -> list[Order]:
     """All orders of a graph."""
     return [Order(skeleton, costs) for skeleton in skeletons(graph, costs)]
+
+
+def first_order(graph: Graph, costs: Costs) -> Order:
+    """The order whose blocks take least, layer by layer."""
+    return Order(next(skeletons(graph, costs)), costs)
+
+
+def staged_orders(graph: Graph, costs: Costs) -> list[Order]:
+    """Orders with groups of ops in barrier stages, those of the largest maps first.
+
+    Each has twice as many in stages as the one before.
+    """
+    known = find_candidates(graph, costs)
+    sizes = [max(graph.buffers[n].nbytes for n in each.recompute.buffers) for each in known.stages]
+    largest = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    doubled = (1 << number for number in range(len(largest).bit_length()))
+    blocks, none = (None,) * len(known.regions), (frozenset[str](),) * len(known.regions)
+    found = list[Order]()
+    for most in sorted({*doubled, len(largest)} - {0}):
+        stages = frozenset(largest[:most])
+        choice = RecomputeChoice(Variant.PERFORMANCE, blocks, none, stages=stages)
+        skeleton = skeleton_of(graph, known, choice)
+        passes = [slot.pass_index for slot in skeleton.program.plan.slots if not slot.recompute]
+        in_order = replace(known, supplies=known.supplies.in_order(passes))
+        found.append(Order(replace(skeleton, candidates=in_order), costs))
+    return found

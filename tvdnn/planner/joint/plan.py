@@ -3,39 +3,49 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..ir.plan import OptimalityReport
+from ..ir.plan import OptimalityReport, Plan
 from ..ir.schedule import Schedule
+from ..lowering.segments import Variant
 from ..problem import GraphProblem
-from ..timing.simulate import simulate
 from .columns import Columns
 from .lp import Solution
-from .search import JointSearch, fastest_joint
+from .orders import first_order, orders
+from .ranked import RankedColumns
+from .search import JointSearch, fastest_joint, fastest_ranked
 
-CLOSE_ENOUGH = 1.03  # times the least optimum: no faster plan is looked for
 LEAST_PLANS = 6  # a network that affords fewer of so much work has no programs: they take too long
 WORK = 60_000  # sections of maps and passes
 MADE, AWAY = "made again", "away"
 
 
-def with_joint_plan(problem: GraphProblem, best: Schedule, policy: str) -> Schedule:
-    """The schedule, or a faster one of the joint search. Its plan tells how near the optimum is.
+def joint_schedule(problem: GraphProblem, policy: str) -> Schedule | None:
+    """The fastest schedule of the joint search; None where it finds none.
 
-    The optimum is the least of all orders' linear programs. Networks too deep for these have none.
+    Its plan tells how near the optimum is, the least of all orders' linear programs. Networks too
+    deep for these have none.
     """
-    if problem.affordable_plans(WORK) < LEAST_PLANS:
-        return best
     search = JointSearch(problem, policy)
+    if problem.affordable_plans(WORK) < LEAST_PLANS:
+        found = fastest_ranked(search, problem.once(first_order))
+        return found.schedule if found else None
     solved = search.solved()
-    if not solved:
-        return best
+    found = fastest_joint(search, solved) if solved else None
+    if found is None:
+        return None
     order, least = min(solved, key=lambda item: item[1].step_s)
-    best_s = simulate(best, problem.costs).step_s
-    if best_s > CLOSE_ENOUGH * least.step_s:
-        found = fastest_joint(search, solved, best_s)
-        best, best_s = (found.schedule, found.seconds) if found else (best, best_s)
     alternatives = dict(_alternatives(order.columns, least))
-    report = OptimalityReport(best_s, least.step_s, least.sensitivities, alternatives)
-    return replace(best, plan=replace(best.plan, optimality=report))
+    report = OptimalityReport(found.seconds, least.step_s, least.sensitivities, alternatives)
+    plan = replace(found.schedule.plan, optimality=report)
+    return replace(found.schedule, plan=plan)
+
+
+def leanest_plans(problem: GraphProblem) -> Iterator[Plan]:
+    """Plans of the smallest blocks that make again all they can, and offload all idle sections."""
+    for order in problem.once(orders):
+        if order.skeleton.choice.rest is Variant.MEMORY:
+            ranked = RankedColumns(order)
+            skeleton = order.woven(ranked.choice(len(ranked.columns)))
+            yield skeleton.offloading(skeleton.all_idle)
 
 
 def _alternatives(columns: Columns, least: Solution) -> Iterator[tuple[str, tuple[str, float]]]:

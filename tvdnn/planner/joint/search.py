@@ -1,4 +1,4 @@
-"""The joint search: linear programs of orders, dives to whole maps, single changes, placement.
+"""The joint search: linear programs of orders, ranked columns, dives, single changes, placement.
 
 The linear program of an order tells how near a plan of it may come. Shares of the best programs are
 rounded by dives. Single decisions are changed as long as the timetable gets shorter. What still
@@ -6,7 +6,7 @@ exceeds the memory leaves, outermost maps first. The fastest choices are placed 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
 
@@ -18,20 +18,29 @@ from ..offload.paged_fit import placed_in_pages
 from ..offload.swap_problem import Chooser, EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
-from .dive import FAST, SLOW, dive
+from .dive import FAST, dive
 from .lp import JointLP, Solution
-from .orders import JointChoice, Order, orders
+from .orders import JointChoice, Order, orders, staged_orders
+from .ranked import RankedColumns
 
-LIMIT = 0.92  # share of the arena that live bytes may take in a trial; placement has the rest
-LIMIT_IN_PAGES = 0.985  # of a paged arena
+# Shares of the arena that live bytes may take in trials; placement has the rest. The next one is
+# tried where schedules take NEAR_TRIAL times longer than their trials.
+LIMITS = (0.97, 0.92, 0.87)
+LIMITS_IN_PAGES = (0.985, 0.95, 0.91)  # of a paged arena
+NEAR_TRIAL = 1.005
 MANY_PAGES = 512  # of a paged arena from which on sections waste little of their last pages
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
 # places, and plans that leave the link idle for some time lose less by it.
-DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST), (0.97, 0.6, SLOW))
+DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
+TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
-WORK = 45_000  # sections of maps and passes in all plans that single changes make
+LEAST_RANKED, MOST_RANKED = 4, 7  # trials of ranked columns of the deepest network, of others
+STEPS = 16  # the first step between numbers of ranked columns is one part in so many of all
+WORK = 60_000  # sections of maps and passes in all plans that single changes make
+CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no dives
+MOST_CHANGES = 100  # trials of single changes under one limit
 MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
@@ -47,6 +56,7 @@ class JointTrial:
     choice: JointChoice
     skeleton: Skeleton
     seconds: float
+    waits: bool  # for copies
 
 
 @dataclass
@@ -55,16 +65,22 @@ class JointSearch:
 
     problem: GraphProblem
     policy: str
-    left: int = 0  # trials of single changes
-    tried: dict[tuple[Order, JointChoice], JointTrial | None] = field(default_factory=dict)
+    skeletons: dict[tuple[Order, JointChoice], Skeleton] = field(default_factory=dict)
+    rankings: dict[Order, RankedColumns] = field(default_factory=dict)
+    limit: int = 0  # live bytes of trials
 
     def __post_init__(self) -> None:
         arena = self.problem.budgets.arena
         assert arena is not None, "without a limit everything is kept"
-        self.left, self._usable = self.problem.affordable_plans(WORK), usable_nbytes(arena)
+        self._usable = usable_nbytes(arena)
         page_nbytes = self.problem.budgets.page_nbytes
         self._in_pages = page_nbytes is not None and arena >= MANY_PAGES * page_nbytes
-        self._limit = round((LIMIT_IN_PAGES if self._in_pages else LIMIT) * self._usable)
+
+    @property
+    def limits(self) -> list[int]:
+        """The limits on live bytes of trials, one after the other."""
+        shares = LIMITS_IN_PAGES if self._in_pages else LIMITS
+        return [round(share * self._usable) for share in shares]
 
     def solved(self) -> list[tuple[Order, Solution]]:
         """The orders whose programs have a solution in the whole arena, the most promising first.
@@ -78,7 +94,10 @@ class JointSearch:
         best = min(solved, key=lambda item: item[1].step_s)[0] if solved else firsts[0]
         others = (order for order in known if order not in firsts)
         solved += self._solutions(order for order in others if order.kind == best.kind)
-        least_s = min((solution.step_s for _, solution in solved), default=0.0)
+        least_s = min((solution.step_s for _, solution in solved), default=inf)
+        if least_s > TIGHT * firsts[0].skeleton.compute_s(self.problem.costs):
+            solved += self._solutions(self.problem.once(staged_orders))
+            least_s = min((solution.step_s for _, solution in solved), default=inf)
 
         def promise(item: tuple[Order, Solution]) -> tuple[float, int]:
             num_launches = len(item[0].skeleton.program.launches)
@@ -93,30 +112,66 @@ class JointSearch:
             if solution is not None:
                 yield order, solution
 
-    def rounded(self, solved: Sequence[tuple[Order, Solution]]) -> Iterator[JointTrial]:
-        """Trials of what dives make of the most promising programs."""
+    def rounded(
+        self, solved: Sequence[tuple[Order, Solution]]
+    ) -> Iterator[tuple[Order, JointChoice]]:
+        """What dives make of the most promising programs."""
         for order, _ in solved[:MOST_ORDERS]:
             for share, link_share, rule in DIVES:
                 program = self._program(order, share, link_share)
                 solution = program.solve()
                 found = dive(program, solution, rule) if solution else None
-                trial = self._take(order, JointChoice.of(found), inf) if found else None
-                yield from [trial] if trial else []
+                yield from [(order, JointChoice.of(found))] if found else []
+
+    def ranked(self, order: Order) -> Iterator[JointTrial]:
+        """Trials of the first ranked columns: more where a step waits for copies, else fewer.
+
+        Changes of the number double until one is too large. Then they halve.
+        """
+        most = max(LEAST_RANKED, min(MOST_RANKED, self.problem.affordable_plans(WORK)))
+        if order not in self.rankings:
+            self.rankings[order] = RankedColumns(order)
+        columns = self.rankings[order]
+        low, high = 0, len(columns.columns)
+        count, step = columns.most_overlapped(self._usable), 1 + high // STEPS
+        seen: set[bool] = set()
+        for _ in range(most):
+            if low > high:
+                return
+            count = (low + high) // 2 if len(seen) == 2 else min(max(low, count), high)
+            trial = self.trial(order, columns.choice(count))
+            yield from [trial] if trial else []
+            waits = trial is None or trial.waits
+            low, high = (count + 1, high) if waits else (low, count - 1)
+            count += step if waits else -step
+            step *= 2
+            seen.add(waits)
 
     def improved(self, best: JointTrial, solution: Solution) -> JointTrial:
         """The best trial that changes of single decisions make of this one.
 
         They are ordered by the prices of the order's solution.
         """
-        program = self._program(best.order, 1.0)
+        program, tried = self._program(best.order, 1.0), {best.choice}
+        left = min(MOST_CHANGES, self.problem.affordable_plans(WORK))
         before: JointTrial | None = None
         while before is not best:
             before = best
             for choice in _single_changes(program, solution, best.choice):
-                if self.left > 0 and (best.order, choice) not in self.tried:
-                    self.left -= 1
-                    trial = self._take(best.order, choice, (1 - MIN_GAIN) * best.seconds)
+                if left > 0 and choice not in tried:
+                    left -= 1
+                    tried.add(choice)
+                    trial = self.trial(best.order, choice, (1 - MIN_GAIN) * best.seconds)
                     best = trial or best
+        return best
+
+    def fastest_placed(
+        self, trials: Iterable[JointTrial], best: EvaluatedTrial | None
+    ) -> EvaluatedTrial | None:
+        """The best schedule so far, or a faster one of these trials."""
+        for trial in dict.fromkeys(trials):
+            if best is None or trial.seconds < (1 - MIN_GAIN) * best.seconds:
+                best = self.placed(trial, best)
         return best
 
     def placed(self, trial: JointTrial, best: EvaluatedTrial | None) -> EvaluatedTrial | None:
@@ -135,22 +190,21 @@ class JointSearch:
                 best = best_of([best, *place(swap, choose, best)])
                 if best and best.seconds <= enough_s:
                     break
+            if best and best.seconds <= NEARLY * trial.seconds:
+                break
         return best
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
         limit, host = round(share * self._usable), self.problem.budgets.host
         return JointLP(order.columns, limit, host, link_share=link_share)
 
-    def _take(self, order: Order, choice: JointChoice, below_s: float) -> JointTrial | None:
+    def trial(self, order: Order, choice: JointChoice, below_s: float = inf) -> JointTrial | None:
         """The trial of a choice; None where its bytes are too many or it takes no less."""
+        graph, costs, limit = self.problem.graph, self.problem.costs, self.limit
         key = order, choice
-        if key not in self.tried:
-            self.tried[key] = self._trial(order, choice, below_s)
-        return self.tried[key]
-
-    def _trial(self, order: Order, choice: JointChoice, below_s: float) -> JointTrial | None:
-        graph, costs = self.problem.graph, self.problem.costs
-        skeleton, limit = order.woven(choice), self._limit
+        if key not in self.skeletons:
+            self.skeletons[key] = order.woven(choice)
+        skeleton = self.skeletons[key]
         if skeleton.compute_s(costs) >= below_s:
             return None
         plan = skeleton.plan_within(limit)
@@ -159,7 +213,7 @@ class JointSearch:
         steps = schedule_within(graph, plan, costs, limit, patient=self._in_pages)
         if steps is None or steps.seconds >= below_s:
             return None
-        return JointTrial(order, choice, skeleton, steps.seconds)
+        return JointTrial(order, choice, skeleton, steps.seconds, steps.waits)
 
 
 def _tightened(
@@ -192,26 +246,44 @@ def _single_changes(
     """
     prices = abs(solution.prices[program.first_absent :])
     for column in sorted(choice.absent, key=lambda each: (-prices[each], each)):
-        yield JointChoice(choice.absent - {column}, choice.blocks)
+        yield replace(choice, absent=choice.absent - {column})
     for number in range(len(program.columns.blocks)):
-        yield JointChoice(choice.absent, choice.blocks ^ {number})
+        yield replace(choice, blocks=choice.blocks ^ {number})
     others = (each for each in range(len(prices)) if each not in choice.absent)
     for column in sorted(others, key=lambda each: (prices[each], each)):
-        yield JointChoice(choice.absent - program.conflicts[column] | {column}, choice.blocks)
+        yield replace(choice, absent=choice.absent - program.conflicts[column] | {column})
 
 
 def fastest_joint(
-    search: JointSearch, solved: Sequence[tuple[Order, Solution]], below_s: float
+    search: JointSearch, solved: Sequence[tuple[Order, Solution]]
 ) -> EvaluatedTrial | None:
-    """The fastest schedule found of the solved orders; None where none takes fewer seconds."""
-    found = sorted(search.rounded(solved), key=attrgetter("seconds"))
-    if not found:
-        return None
-    firsts = {trial.order: trial for trial in reversed(found)}
-    improved = search.improved(found[0], dict(solved)[found[0].order])
-    chosen = dict.fromkeys((improved, *found[:MOST_PLACED], *firsts.values()))
+    """The fastest schedule found of the solved orders; None where none finds places."""
+    solutions, choices = dict(solved), dict[tuple[Order, JointChoice], None]()
+    enough_s = CLOSE_ENOUGH * min(solution.step_s for solution in solutions.values())
     best: EvaluatedTrial | None = None
-    for trial in sorted(chosen, key=attrgetter("seconds")):
-        if trial.seconds < (1 - MIN_GAIN) * min(below_s, best.seconds if best else inf):
-            best = search.placed(trial, best)
-    return best if best and best.seconds < below_s else None
+    for limit in search.limits:
+        search.limit = limit
+        trials = [trial for order, _ in solved[:MOST_ORDERS] for trial in search.ranked(order)]
+        if not choices and min((each.seconds for each in trials), default=inf) > enough_s:
+            choices = dict.fromkeys(search.rounded(solved))
+        trials += filter(None, (search.trial(*each) for each in choices))
+        found = sorted(trials, key=attrgetter("seconds"))
+        if not found:
+            continue
+        improved = search.improved(found[0], solutions[found[0].order])
+        choices[improved.order, improved.choice] = None
+        best = search.fastest_placed((improved, *found[:MOST_PLACED]), best)
+        if best and best.seconds <= NEAR_TRIAL * improved.seconds:
+            break
+    return best
+
+
+def fastest_ranked(search: JointSearch, order: Order) -> EvaluatedTrial | None:
+    """The fastest schedule found of ranked columns alone; None where none finds places."""
+    for limit in search.limits:
+        search.limit = limit
+        found = sorted(search.ranked(order), key=attrgetter("seconds"))
+        best = search.fastest_placed(found[:1], None)
+        if best:
+            return best
+    return None

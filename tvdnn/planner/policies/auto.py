@@ -5,16 +5,13 @@ from dataclasses import replace
 
 from ..ir.plan import Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
-from ..joint.plan import with_joint_plan
+from ..joint.plan import joint_schedule, leanest_plans
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
 from ..offload.belady import plans_offloading_all
 from ..problem import GraphProblem, Policy
-from ..recompute.candidates import find_candidates
-from ..recompute.skeleton import leanest_plans
 from ..timing.simulate import simulate
 from .keep import keep, keep_schedule
-from .recompute_search import fastest_found
 from .tvdnn import heuristic
 from .vdnn import ALL, CONV, vdnn
 
@@ -22,17 +19,16 @@ AUTO = "auto"
 
 
 def _schedule(problem: GraphProblem) -> Schedule | None:
-    """keep's schedule where it fits, else the fastest of searches and of vDNN's trials."""
+    """keep's schedule where it fits, else the faster of the joint planner and of vDNN's trials."""
     kept = keep_schedule(problem)
     if kept is not None:
         return kept
-    best = fastest_found(problem)
+    best = joint_schedule(problem, AUTO)
     if best is None:
-        offloading = heuristic(problem)
-        if offloading is None:
+        best = heuristic(problem)
+        if best is None:
             return problem.first_that_fits(_leanest(problem))
-        offloading = replace(offloading, plan=replace(offloading.plan, policy=AUTO))
-        return with_joint_plan(problem, offloading, AUTO)
+        best = replace(best, plan=replace(best.plan, policy=AUTO))
     best_s = simulate(best, problem.costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(problem.graph, kinds, name=AUTO, default=Variant.PERFORMANCE)
@@ -40,7 +36,7 @@ def _schedule(problem: GraphProblem) -> Schedule | None:
         other_s = simulate(other, problem.costs).step_s if other else best_s
         if other and other_s < best_s:
             best, best_s = other, other_s
-    return with_joint_plan(problem, best, AUTO)
+    return best
 
 
 def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
@@ -55,7 +51,7 @@ def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
 
 def _leanest(problem: GraphProblem) -> Iterator[Plan]:
     graph = problem.graph
-    yield from leanest_plans(graph, problem.once(find_candidates))
+    yield from leanest_plans(problem)
     yield from plans_offloading_all(graph, problem.costs, AUTO)
     for kinds in (ALL, CONV):
         yield vdnn(graph, kinds, name=AUTO, default=Variant.MEMORY)

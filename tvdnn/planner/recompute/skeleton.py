@@ -10,7 +10,6 @@ for longest.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -27,9 +26,9 @@ from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, int
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
-from ..lowering.segments import Variant, block_rows, pass_groups, segments
+from ..lowering.segments import Variant, block_rows, pass_groups
 from .barriers import Phase
-from .candidates import Candidates, FullBatchRecompute
+from .candidates import Candidates
 from .regions import FusibleRegion, PassRegion
 from .supplies import Supplies
 from .weave import Decision, Making, PassRun, weave
@@ -49,18 +48,16 @@ class MapMaking(NamedTuple):
 class RecomputeChoice:
     """What a search decides. Segments and programs follow from it.
 
-    Regions and full-batch recomputes that share a pass with a barrier stage are left out.
+    Regions that share a pass with a barrier stage are left out.
     """
 
     rest: Variant  # blocks of layers in no region, and of barrier stages
     blocks: tuple[Variant | None, ...]  # by region; None: its ops go layer by layer
     recomputed: tuple[frozenset[str], ...]  # by region, the maps that backward recomputes
-    full_batch: frozenset[int] = frozenset()  # numbers of the full-batch recomputes
-    memory_centric: bool = False  # what they read is recomputed for every reader (SuperNeurons)
     stages: frozenset[int] = frozenset()  # numbers of the barrier stages
     through: bool = True  # forward of a region without recomputed maps goes section-major too
     coded: bool = True  # passes leave all codes that they can
-    made: frozenset[MapMaking] = frozenset()  # and more maps that are made again
+    made: frozenset[MapMaking] = frozenset()  # maps of the whole batch that are made again
 
 
 class _FreeIntervals:
@@ -194,7 +191,6 @@ class Skeleton:
             for recompute in region.recomputes
             if recompute.buffers <= recomputed
         ]
-        recomputes += [whole.recompute for whole in _full_batch(candidates, choice)]
         recomputes += [candidates.stages[number].recompute for number in sorted(choice.stages)]
         for recompute in recomputes:
             price = f"{1e3 * recompute.seconds:.2f} ms for {format_bytes(recompute.nbytes)}"
@@ -212,27 +208,6 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
     known = candidates.supplies.producers
     codes = tuple(codes_left(graph, parts, known)) if choice.coded else ()
     return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
-
-
-def leanest_plans(graph: Graph, candidates: Candidates) -> Iterator[Plan]:
-    """Plans of the smallest blocks that offload all idle sections, recomputing all maps or none."""
-    regions = candidates.regions
-    blocks = (Variant.MEMORY,) * len(regions)
-    none = RecomputeChoice(Variant.MEMORY, blocks, (frozenset[str](),) * len(regions))
-    names = ((name for each in region.recomputes for name in each.buffers) for region in regions)
-    full_batch = frozenset(range(len(candidates.full_batch)))
-    all_ = replace(none, recomputed=tuple(map(frozenset, names)), full_batch=full_batch)
-    codes = (True, False) if list(codes_left(graph, segments(graph, {}, Variant.KEEP))) else (True,)
-    for choice, coded in product((all_, none), codes):
-        skeleton = skeleton_of(graph, candidates, replace(choice, coded=coded))
-        yield skeleton.offloading(skeleton.all_idle)
-
-
-def _full_batch(candidates: Candidates, choice: RecomputeChoice) -> list[FullBatchRecompute]:
-    """The chosen full-batch recomputes but those that share a pass with a barrier stage."""
-    passes_of_stages = candidates.passes_of_stages(choice.stages)
-    full_batch = [candidates.full_batch[number] for number in sorted(choice.full_batch)]
-    return [whole for whole in full_batch if passes_of_stages.isdisjoint(whole.makers)]
 
 
 def _regions(
@@ -254,12 +229,6 @@ def _made(
         for name in recomputed:
             for index in supplies.backward_readers(name):
                 yield (name, index), Making.ONCE
-    for whole in _full_batch(candidates, choice):
-        for name in whole.recompute.buffers:
-            first = Making.AFRESH if choice.memory_centric else Making.ONCE
-            for index in supplies.backward_readers(name):
-                yield (name, index), first
-                first = Making.ONCE
     for number in choice.stages:
         for read in candidates.stages[number].made:
             yield read, Making.AFRESH
