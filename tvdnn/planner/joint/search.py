@@ -36,8 +36,10 @@ MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
-LEAST_RANKED, MOST_RANKED = 4, 7  # trials of ranked columns of the deepest network, of others
-STEPS = 16  # the first step between numbers of ranked columns is one part in so many of all
+LEAST_RANKED, MOST_RANKED = 3, 7  # trials of ranked columns of the deepest network, of others
+# The first step between numbers of ranked columns is one part in so many of all. Where trials are
+# few, the first guess is close.
+STEPS, STEPS_OF_FEW = 16, 64
 WORK = 60_000  # sections of maps and passes in all plans that single changes make
 CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no dives
 MOST_CHANGES = 100  # trials of single changes under one limit
@@ -67,6 +69,7 @@ class JointSearch:
     policy: str
     skeletons: dict[tuple[Order, JointChoice], Skeleton] = field(default_factory=dict)
     rankings: dict[Order, RankedColumns] = field(default_factory=dict)
+    done: set[tuple[Order, JointChoice]] = field(default_factory=set)  # placed
     limit: int = 0  # live bytes of trials
 
     def __post_init__(self) -> None:
@@ -133,7 +136,8 @@ class JointSearch:
             self.rankings[order] = RankedColumns(order)
         columns = self.rankings[order]
         low, high = 0, len(columns.columns)
-        count, step = columns.most_overlapped(self._usable), 1 + high // STEPS
+        count = columns.most_overlapped(self._usable)
+        step = 1 + high // (STEPS_OF_FEW if most == LEAST_RANKED else STEPS)
         seen: set[bool] = set()
         for _ in range(most):
             if low > high:
@@ -168,9 +172,12 @@ class JointSearch:
     def fastest_placed(
         self, trials: Iterable[JointTrial], best: EvaluatedTrial | None
     ) -> EvaluatedTrial | None:
-        """The best schedule so far, or a faster one of these trials."""
-        for trial in dict.fromkeys(trials):
-            if best is None or trial.seconds < (1 - MIN_GAIN) * best.seconds:
+        """The best schedule so far, or a faster one of these trials. None is placed twice."""
+        for trial in trials:
+            known = trial.order, trial.choice
+            faster = best is None or trial.seconds < (1 - MIN_GAIN) * best.seconds
+            if faster and known not in self.done:
+                self.done.add(known)
                 best = self.placed(trial, best)
         return best
 
