@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tvdnn.errors import InputError
 from tvdnn.experiment import processes
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import prefetched_nbytes
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import make_schedule
@@ -57,8 +59,11 @@ def test_a_trace_has_every_step_on_its_lane(schedule: Schedule, timeline: Timeli
         assert event["ts"] == pytest.approx(span.start_s * 1e6)
         assert event["ts"] + event["dur"] == pytest.approx(span.end_s * 1e6)
         assert event["name"].startswith(schedule.step_name(span.step))
-    copied = sum(event["args"].get("bytes", 0) for event in spans)
-    assert copied == 2 * schedule.offloaded_nbytes > 0
+    copied = Counter[int]()
+    for event in spans:
+        copied[event["tid"]] += event["args"].get("bytes", 0)
+    assert copied[Lane.OFFLOAD] == schedule.offloaded_nbytes > 0
+    assert copied[Lane.PREFETCH] == prefetched_nbytes(schedule.graph, schedule.plan)
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names == {lane.name.lower() for lane in Lane}
 
