@@ -28,6 +28,7 @@ from tvdnn.graph import Direction, Graph, Kind
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
 from tvdnn.planner.make import make_schedule
@@ -140,7 +141,7 @@ def row_of(case: Case) -> dict[str, Any]:
         "predicted_s": timeline.step_s,
         "kept_s": simulate(kept, costs).step_s,
         "compute_s": _compute_s(timeline),
-        "link_s": schedule.offloaded_nbytes / min(costs.link.to_host, costs.link.to_device),
+        "link_s": schedule.offloaded_nbytes / min(costs.links[HOST].out, costs.links[HOST].back),
         **_beside_bound(schedule, costs, budget),
         "num_remade": len(_remade(schedule)),
         "num_remade_forward": len(_remade_forward(schedule)),

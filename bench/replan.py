@@ -26,7 +26,7 @@ from bench.nets import batch, net_of
 from bench.timing import timed
 from bench.training import SGD, Oracle, initial, release
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.timing.calibrate import CalibratedCosts, scaled_link
+from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.units import GIB
 
 CASES: Final = (("vgg16", 256, 1.6), ("resnet50", 256, 2.5))  # networks, batches and GiB
@@ -57,7 +57,9 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
     """The row of one network."""
     x, y = batch(name, size)
     costs = measured_costs(name, x, dtype, inside)
-    skewed = CalibratedCosts(costs, {}, scaled_link(costs.link, skew, skew))
+    skewed = CalibratedCosts(
+        costs, {}, {tier: each.scaled(skew, skew) for tier, each in costs.links.items()}
+    )
     trainer, net = make(name, x, dtype, "auto", inside, costs=skewed)
     before = trainer.schedule
     steps: list[tuple[str, float]] = []

@@ -22,7 +22,8 @@ from bench.timing import GROUPS, paced, timed
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
-from tvdnn.planner.ir.costs import Costs, HostLink
+from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
@@ -163,7 +164,7 @@ def run(
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
     row["chunk_size"] = trainer.graph.chunk_size
     row |= busy
-    row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)
+    row["link_rate"] = min(trainer.costs.links[HOST].out, trainer.costs.links[HOST].back)
     show(row)
     release(trainer)
     return row
@@ -212,7 +213,7 @@ def measured(
     if timeline is None:
         return row
     row |= {"compute_s": compute_s(trainer.schedule, costs)}
-    row |= {"link_s": link_s(trainer.schedule, costs.link)}
+    row |= {"link_s": link_s(trainer.schedule, costs.links[HOST])}
     return row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
 
 
@@ -222,9 +223,9 @@ def compute_s(schedule: Schedule, costs: Costs) -> float:
     return sum(seconds_alone(schedule.graph, each, costs) for each in own)
 
 
-def link_s(schedule: Schedule, link: HostLink) -> float:
+def link_s(schedule: Schedule, link: Link) -> float:
     """Seconds that the bytes copied take at the link's measured rates, each way by itself."""
-    rates = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
+    rates = {Lane.OFFLOAD: link.out, Lane.PREFETCH: link.back}
     return max(
         sum(step.copied_nbytes for step in schedule.steps if step.lane is lane) / rate
         for lane, rate in rates.items()

@@ -6,17 +6,19 @@ takes 32.3 ms a step with the kernel, 32.5 ms with memory operations and 33.2 ms
 (H200, 2026-11-22).
 """
 
+from collections.abc import Mapping
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit(do_not_specialize=["reached", "first", "second"])
-def _meet_kernel(counts_ptr, reached, first, second):
+@triton.jit(do_not_specialize=["lane", "reached", "out", "least_out", "back", "least_back"])
+def _meet_kernel(counts_ptr, lane, reached, out, least_out, back, least_back):
     if reached > 0:
-        tl.atomic_xchg(counts_ptr, reached, sem="release", scope="sys")
-    _await(counts_ptr + 1, first)
-    _await(counts_ptr + 2, second)
+        tl.atomic_xchg(counts_ptr + lane, reached, sem="release", scope="sys")
+    _await(counts_ptr + out, least_out)
+    _await(counts_ptr + back, least_back)
 
 
 @triton.jit
@@ -26,17 +28,19 @@ def _await(count_ptr, least):
         count = tl.load(count_ptr, volatile=True)
 
 
-def meet(counts: Tensor, reached: int, least: tuple[int, int]) -> None:
-    """Set counts[0] to `reached`, unless it is 0, then wait until counts[1:] are at least `least`.
+def meet(counts: Tensor, lane: int, reached: int, awaited: Mapping[int, int]) -> None:
+    """Set counts[lane] to `reached`, unless that is 0, then wait for the counts of other lanes.
 
-    `counts` is int32 [3]. Work that was before this launch on its stream is done once counts[0] is
+    `awaited` has by lane the least of its count. It has at most two lanes, as a link has. `counts`
+    is int32 [lanes]. Work that was before this launch on its stream is done once counts[lane] is
     `reached`.
     """
-    _meet_kernel[(1,)](counts, reached, *least, num_warps=1)
+    (out, least_out), (back, least_back) = (*awaited.items(), *((lane, 0),) * (2 - len(awaited)))
+    _meet_kernel[(1,)](counts, lane, reached, out, least_out, back, least_back, num_warps=1)
 
 
-def meet_reference(counts: Tensor, reached: int, least: tuple[int, int]) -> None:
+def meet_reference(counts: Tensor, lane: int, reached: int, awaited: Mapping[int, int]) -> None:
     """Computes `meet` in torch, for counts that are high enough already."""
     if reached > 0:
-        counts[0] = reached
-    assert all(count >= need for count, need in zip(counts[1:].tolist(), least, strict=True))
+        counts[lane] = reached
+    assert all(counts[other] >= least for other, least in awaited.items())

@@ -208,7 +208,7 @@ def test_training_goes_on_where_costs_cannot_be_sent() -> None:
     class Local(CalibratedCosts):
         pass
 
-    trainer = measured_trainer(Local(PROFILED, {}, PROFILED.link))
+    trainer = measured_trainer(Local(PROFILED, {}, PROFILED.links))
     with pytest.warns(RuntimeWarning, match="pickle"):
         trainer.settle()
 
@@ -234,13 +234,13 @@ def test_a_new_plan_has_the_host_memory_that_is_pinned(slab_nbytes: int) -> None
     """More pinned memory would stop training. Passes are slow, and copies would pay."""
     slab = Slab(pinned=False)
     slab.reserve(slab_nbytes)
-    costs = CalibratedCosts(PROFILED, {}, slowed(PROFILED.link, 0.03))
+    costs = CalibratedCosts(PROFILED, {}, slowed(PROFILED.links, 0.03))
     slower = {pass_.name: 10.0 for pass_ in small_graph().passes}
     trainer = trainer_of(
         make_net(),
         budget=300 * KIB,
         costs=costs,
-        clock=CalibratedCosts(costs, slower, costs.link),
+        clock=CalibratedCosts(costs, slower, costs.links),
         slab=slab,
     )
     before = trainer.schedule
@@ -287,7 +287,7 @@ def named_outputs_graph() -> Graph:
 @pytest.mark.parametrize("make_graph", [small_graph, opaque_graph, named_outputs_graph])
 def test_another_process_plans_the_same_without_torch(make_graph: Any) -> None:
     graph = make_graph()
-    truth = CalibratedCosts(PROFILED, {}, machine({}, SLOW).link)
+    truth = CalibratedCosts(PROFILED, {}, machine({}, SLOW).links)
     schedule = schedule_of(graph, PROFILED)
     timeline = replace(simulate(schedule, truth), simulated=False)
     request = ReplanRequest(schedule, PROFILED, timeline, "auto", None, None)

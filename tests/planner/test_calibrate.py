@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,8 +19,9 @@ from tvdnn.engine.step_watch import TIMED, WARM
 from tvdnn.errors import DeviceError
 from tvdnn.graph import BITS, RAW, Graph, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Forms, HostLink, Roofline
+from tvdnn.planner.ir.costs import Costs, Forms, Links, Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.make import make_schedule
 from tvdnn.planner.timing.calibrate import CalibratedCosts, calibrate, compare, concat_timelines
@@ -33,14 +34,13 @@ pytestmark = pytest.mark.usefixtures("units_of_one")
 BATCH, SHAPE, CLASSES = 8, (3, 16, 16), 5
 MOMENTUM = SGD(0.05, momentum=0.9)
 BUDGET = 320 * KIB
-PROFILED = CalibratedCosts(Roofline(load("H200"), "fp32"), {}, load("H200").link)
+PROFILED = CalibratedCosts(Roofline(load("H200"), "fp32"), {}, load("H200").links)
 SLOW = 0.001  # of the link's rates: maps are made again rather than moved
 UNTIL_MEASURED = WARM + TIMED + 1
 
 
-def slowed(link: HostLink, share: float) -> HostLink:
-    rates = [field.name for field in fields(link) if field.name != "latency_s"]
-    return replace(link, **{rate: getattr(link, rate) * share for rate in rates})
+def slowed(links: Links, share: float) -> Links:
+    return {tier: link.scaled(share, share) for tier, link in links.items()}
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Unsteady(WrappedCosts):
 
 def machine(factors: Mapping[str, float], link_share: float, seed: int = 0) -> Costs:
     """A clock of passes so many times slower, and a link of such a share of its rates."""
-    link = slowed(PROFILED.link, link_share)
-    return Unsteady(CalibratedCosts(PROFILED, factors, link), random.Random(seed))
+    links = slowed(PROFILED.links, link_share)
+    return Unsteady(CalibratedCosts(PROFILED, factors, links), random.Random(seed))
 
 
 def make_net() -> nn.Sequential:
@@ -83,7 +83,7 @@ def schedule_of(graph: Graph, costs: Costs) -> Schedule:
 def test_corrected_costs_predict_the_machine_that_was_measured() -> None:
     graph = small_graph()
     truth = CalibratedCosts(
-        PROFILED, {"2 forward": 3.0, "4 grad_input": 0.5}, slowed(PROFILED.link, 0.1)
+        PROFILED, {"2 forward": 3.0, "4 grad_input": 0.5}, slowed(PROFILED.links, 0.1)
     )
     schedule = schedule_of(graph, PROFILED)
     measured = replace(simulate(schedule, truth), simulated=False)
@@ -92,15 +92,15 @@ def test_corrected_costs_predict_the_machine_that_was_measured() -> None:
     assert corrected.factors["2 forward"] == pytest.approx(3.0)
     assert corrected.factors["4 grad_input"] == pytest.approx(0.5)
     assert corrected.factors["0 forward"] == pytest.approx(1.0)
-    assert corrected.link.to_host == pytest.approx(truth.link.to_host, rel=0.02)
-    assert corrected.link.to_device == pytest.approx(truth.link.to_device, rel=0.02)
+    assert corrected.links[HOST].out == pytest.approx(truth.links[HOST].out, rel=0.02)
+    assert corrected.links[HOST].back == pytest.approx(truth.links[HOST].back, rel=0.02)
     pass_ = next(each for each in graph.passes if each.name == "2 forward")
     assert corrected.min_pass_s(pass_) == pytest.approx(3.0 * PROFILED.min_pass_s(pass_))
 
 
 def test_drifts_name_what_misses_most_first() -> None:
     graph = small_graph()
-    truth = CalibratedCosts(PROFILED, {"2 forward": 9.0, "4 forward": 4.0}, PROFILED.link)
+    truth = CalibratedCosts(PROFILED, {"2 forward": 9.0, "4 forward": 4.0}, PROFILED.links)
     schedule = schedule_of(graph, PROFILED)
     found = compare(schedule, PROFILED, replace(simulate(schedule, truth), simulated=False))
     assert [drift.name for drift in found.drifts[:2]] == ["2", "4"]
@@ -118,7 +118,7 @@ def test_drifts_name_what_misses_most_first() -> None:
 def test_recodes_are_corrected_by_a_factor_of_their_own() -> None:
     recodes = "recodes from raw to bits"
     schedule = coded_schedule(Rest.AWAY)
-    truth = CalibratedCosts(PROFILED, {recodes: 4.0, "mask": 2.0}, PROFILED.link)
+    truth = CalibratedCosts(PROFILED, {recodes: 4.0, "mask": 2.0}, PROFILED.links)
     measured = replace(simulate(schedule, truth), simulated=False)
     corrected = calibrate(schedule, PROFILED, measured)
     assert corrected.factors[recodes] == pytest.approx(4.0)

@@ -6,6 +6,7 @@ from tvdnn.errors import InputError
 from tvdnn.graph import Direction, Pass
 from tvdnn.planner.ir.costs import Hardware, Roofline
 from tvdnn.planner.ir.hardware import FOLDER, load, names
+from tvdnn.planner.ir.plan import HOST
 
 FROM_DATA_SHEETS = {
     # name: bf16, tf32 and fp32 TFLOP/s, memory GB/s, memory GiB, link GB/s
@@ -56,14 +57,14 @@ def test_data_sheet_numbers(name: str) -> None:
     assert profile.flops == pytest.approx(rates, rel=1e-12)
     assert profile.bandwidth == pytest.approx(bandwidth * 1e9, rel=1e-12)
     assert profile.memory_nbytes == memory * 2**30
-    assert profile.link.to_host == pytest.approx(link * 1e9, rel=1e-12)
+    assert profile.links[HOST].out == pytest.approx(link * 1e9, rel=1e-12)
 
 
 def test_the_h200_is_measured() -> None:
     profile = load("H200")
-    link = profile.link
-    assert (link.to_host, link.to_device) == (55.4e9, 55.5e9)
-    assert (link.to_host_duplex, link.to_device_duplex) == (50.8e9, 50.8e9)
+    link = profile.links[HOST]
+    assert (link.out, link.back) == (55.4e9, 55.5e9)
+    assert (link.out_duplex, link.back_duplex) == (50.8e9, 50.8e9)
     assert link.latency_s == 7.5e-6
     assert profile.bandwidth == 4.3e12
     assert 680e12 <= profile.flops["bf16"] <= 790e12
@@ -71,11 +72,11 @@ def test_the_h200_is_measured() -> None:
 
 
 def test_numbers_are_possible(profile: Hardware) -> None:
-    link = profile.link
+    link = profile.links[HOST]
     assert 0 < profile.efficiency < 1
     assert 0 < profile.memory_efficiency < 1
-    assert 0 < link.to_host_duplex <= link.to_host
-    assert 0 < link.to_device_duplex <= link.to_device
+    assert 0 < link.out_duplex <= link.out
+    assert 0 < link.back_duplex <= link.back
     assert profile.flops["bf16"] >= profile.flops["tf32"] >= profile.flops["fp32"] > 0
 
 

@@ -15,9 +15,9 @@ from tvdnn.engine import training_graph
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import HostLink, Roofline
+from tvdnn.planner.ir.costs import Link, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.ir.plan import Bridge, Plan, Segment, Slot
+from tvdnn.planner.ir.plan import HOST, Bridge, Plan, Segment, Slot
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval, dirty
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("units_of_one")
 BATCH, IMAGE, CLASSES = 8, 8, 4
 INNER_SECTION_NBYTES = IMAGE * IMAGE * 8 * 4  # of the maps of 8 channels inside the block
 INNER = ("0", "2")  # the values that the two convolutions make; their ReLUs work in place
-LINK = HostLink(1e6, 1e6, 5e5, 5e5, 1e-6)
-COSTS = Roofline(replace(load("H200"), link=LINK), "fp32")
+LINK = Link(1e6, 1e6, 5e5, 5e5, 1e-6)
+COSTS = Roofline(replace(load("H200"), links={HOST: LINK}), "fp32")
 
 
 @pytest.fixture(scope="module")

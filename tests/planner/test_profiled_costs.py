@@ -12,11 +12,11 @@ from tests.support.schedules.coded import (
     coded_graph,
 )
 from tvdnn.graph import BITMAP, BITS, RAW, Buffer, Direction, Kind, Pass, Use, with_share
-from tvdnn.planner.ir.costs import HostLink, Profile, Roofline, form_choices
+from tvdnn.planner.ir.costs import Link, Profile, Roofline, form_choices
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.timing.calibrate import CalibratedCosts, recode_name
 
-LINK = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
+LINK = Link(1.0, 1.0, 1.0, 1.0, 0.0)
 TWO = (("a", BITS), ("b", BITS))
 RECODE = (RAW, BITS, "float32")
 

@@ -10,7 +10,8 @@ from tests.support.schedules.example import example_schedule
 from tests.support.schedules.maker import FIXED_NBYTES, ScheduleMaker, buffer, graph_of, launchable
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import BITS, RAW, Buffer, Form, Graph, Kind, Pass, Use
-from tvdnn.planner.ir.costs import Forms, HostLink
+from tvdnn.planner.ir.costs import Forms, Link, Links
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, recode_s
 from tvdnn.planner.timing.memory_profile import average_nbytes, memory_profile
@@ -24,7 +25,7 @@ RECODED_ROW_S, CODE_S = 0.125, 0.25
 class HandCosts:
     """A launch takes its pass's seconds a row, one by default, and `CODE_S` a code."""
 
-    link: HostLink
+    links: Links
     row_s: Mapping[str, float]
     hardware: str = "by hand"
     measured: bool = False
@@ -40,9 +41,9 @@ class HandCosts:
         return self.launch_s(pass_, pass_.domain)
 
 
-EVEN = HandCosts(HostLink(64, 64, 32, 32, 0.0), {})
-UNEVEN = HandCosts(HostLink(64, 128, 32, 64, 0.25), {})
-HALF_HOLD = HandCosts(HostLink(64, 64, 32, 32, 0.0), {"hold": 0.5})
+EVEN = HandCosts({HOST: Link(64, 64, 32, 32, 0.0)}, {})
+UNEVEN = HandCosts({HOST: Link(64, 128, 32, 64, 0.25)}, {})
+HALF_HOLD = HandCosts({HOST: Link(64, 64, 32, 32, 0.0)}, {"hold": 0.5})
 
 
 def graph() -> Graph:
@@ -102,7 +103,7 @@ def test_what_lives_at_once_and_the_rest_of_the_arena() -> None:
 
 def test_duplex_rate_until_the_other_copy_ends() -> None:
     made = schedule(hold_first=True)
-    timeline = simulate(made, HandCosts(EVEN.link, {"hold": 0.0}))
+    timeline = simulate(made, HandCosts(EVEN.links, {"hold": 0.0}))
     assert times(timeline, made) == {
         "hold": (0, 0),
         "make_p": (0, 1),
@@ -132,7 +133,7 @@ def test_duplex_rate_from_when_the_other_copy_starts() -> None:
 
 def test_latency_and_uneven_rates() -> None:
     made = schedule(hold_first=True)
-    timeline = simulate(made, HandCosts(UNEVEN.link, {"hold": 0.0}))
+    timeline = simulate(made, HandCosts(UNEVEN.links, {"hold": 0.0}))
     found = times(timeline, made)
     assert found["offload p"] == (1, 2.25)
     assert found["prefetch p"] == (2.25, 3.5)  # latency, then 64 bytes at 64
@@ -156,7 +157,7 @@ def test_launches_alone_have_no_stall_and_no_overlap() -> None:
 def test_second_half_waits_for_the_first_ones_copies() -> None:
     made = schedule(hold_first=True)
     early = replace(made, phase_split=len(made.steps) - 1)  # use_q alone in the second half
-    timeline = simulate(early, HandCosts(EVEN.link, {"hold": 0.0, "use_p": 0.25}))
+    timeline = simulate(early, HandCosts(EVEN.links, {"hold": 0.0, "use_p": 0.25}))
     found = times(timeline, early)
     assert found["use_p"] == (4, 4.25)
     assert found["use_q"] == (5, 6)  # offload q ends at 5

@@ -15,8 +15,9 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind, Pass
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
+from tvdnn.planner.ir.costs import Costs, Link, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.simulate import simulate
@@ -75,7 +76,7 @@ def test_enough_memory_leaves_compute_alone(vgg16: Graph) -> None:
 
 
 def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
-    slow = with_link(H200, HostLink(1e9, 2e9, 1e9, 2e9, 0.0))
+    slow = with_link(H200, Link(1e9, 2e9, 1e9, 2e9, 0.0))
     found = lower_bound(vgg16, slow, budget=vgg16.fixed_nbytes + ROOM, recompute=False)
     assert found is not None
     assert found.recompute_s == 0.0
@@ -87,9 +88,7 @@ def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
 def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
     """Over a free link all excess bytes leave. Over a useless one none do."""
     budget = vgg16.fixed_nbytes + ROOM
-    swift, useless = (
-        with_link(H200, HostLink(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0)
-    )
+    swift, useless = (with_link(H200, Link(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0))
     found = lower_bound(vgg16, swift, budget=budget)
     assert found is not None
     assert found.step_s == pytest.approx(found.compute_s)
@@ -123,9 +122,9 @@ def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> Non
 
 
 def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
-    link = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
+    link = Link(1.0, 1.0, 1.0, 1.0, 0.0)
     pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
-    costs = Profile("by hand", link, {"p": {frozenset(): ((1, 2.0), (4, 4.0), (8, 16.0))}})
+    costs = Profile("by hand", {HOST: link}, {"p": {frozenset(): ((1, 2.0), (4, 4.0), (8, 16.0))}})
     assert costs.min_pass_s(pass_) == 12.0
     cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
     assert min(cuts) == pytest.approx(12.0)
@@ -142,5 +141,5 @@ def kept_nbytes(graph: Graph) -> int:
     return sum(graph.buffers[name].nbytes for name in maps & there & read)
 
 
-def with_link(costs: Roofline, link: HostLink) -> Costs:
-    return replace(costs, profile=replace(costs.profile, link=link))
+def with_link(costs: Roofline, link: Link) -> Costs:
+    return replace(costs, profile=replace(costs.profile, links={HOST: link}))

@@ -11,7 +11,7 @@ from tests.networks.sign_bits import NETWORKS
 from tvdnn.engine import training_graph
 from tvdnn.graph import BITMAP, BITS, FP8, FP10, FP16, RAW, SSDC, TF32, Buffer, Form, Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Forms, HostLink, RecodeKind, form_choices
+from tvdnn.planner.ir.costs import Forms, Link, RecodeKind, form_choices
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.runtime import launch_timer, profiler, recode_timer
 from tvdnn.runtime.binding import ByteViews, Call
@@ -193,7 +193,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     monkeypatch.setattr(Scratch, "compile", lambda *_: None)
     monkeypatch.setattr(Scratch, "measure", measure)
     monkeypatch.setattr(Scratch, "seconds", seconds)
-    monkeypatch.setattr(profiler, "measure_link", lambda *_: HostLink(1.0, 1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
     return found
 

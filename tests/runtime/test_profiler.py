@@ -16,7 +16,7 @@ from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
-from tvdnn.planner.ir.costs import Forms, HostLink
+from tvdnn.planner.ir.costs import Forms, Link
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.planner.ir.settings import Table
 from tvdnn.runtime import launch_timer as scratch_module
@@ -203,7 +203,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
     monkeypatch.setattr(Scratch, "measure", measure)
     monkeypatch.setattr(profiler, "recoded_sizes", lambda *_: ())  # none is measured
     monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_, forms=(): (pass_.unit,))
-    monkeypatch.setattr(profiler, "measure_link", lambda *_: HostLink(1.0, 1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
     return found
 

@@ -13,8 +13,9 @@ from tests.support.running import Batch, Outcome, random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
+from tvdnn.planner.ir.costs import Costs, Link, Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import TIERS
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.policies.keep import keep
 
@@ -26,8 +27,8 @@ LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or c
 def random_costs(rng: random.Random) -> Costs:
     """Costs with slow or fast copies beside compute. Orders of steps differ."""
     rate = rng.choice(LINKS)
-    link = HostLink(rate, rate, rate / 2, rate / 2, 1e-6)
-    return Roofline(replace(load("H200"), link=link), "fp32")
+    link = Link(rate, rate, rate / 2, rate / 2, 1e-6)
+    return Roofline(replace(load("H200"), links=dict.fromkeys(TIERS, link)), "fp32")
 
 
 @dataclass(frozen=True, slots=True)

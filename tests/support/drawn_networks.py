@@ -11,7 +11,8 @@ from tests.support.lowered import lower
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Hardware, HostLink, Roofline
+from tvdnn.planner.ir.costs import Costs, Hardware, Link, Roofline
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.policies.keep import keep
 
 CLASSES = 4
@@ -57,8 +58,8 @@ def drawn_case(seed: int) -> DrawnCase:
     rng = random.Random(seed)
     flops, link_share = rng.choice(FLOPS), rng.choice(LINKS)
     rate = BANDWIDTH * link_share
-    link = HostLink(rate, rate, 0.9 * rate, 0.9 * rate, 1e-7)
-    machine = Hardware("drawn", 1 << 40, BANDWIDTH, {"bf16": flops}, 1.0, 1.0, 1e-7, link, ())
+    links = {HOST: Link(rate, rate, 0.9 * rate, 0.9 * rate, 1e-7)}
+    machine = Hardware("drawn", 1 << 40, BANDWIDTH, {"bf16": flops}, 1.0, 1.0, 1e-7, links, ())
     costs = Roofline(machine, "bf16")
     kind = rng.choice(KINDS)
     while True:

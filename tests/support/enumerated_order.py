@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tvdnn.graph import RAW, Form
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.ir.plan import Plan
+from tvdnn.planner.ir.plan import HOST, Plan
 from tvdnn.planner.lowering.idle import (
     IdleInterval,
     bridges_of,
@@ -38,7 +38,7 @@ class Order:
     """
 
     def __init__(self, program: Program, costs: Costs) -> None:
-        self.program, self._link = program, costs.link
+        self.program, self._link = program, costs.links[HOST]
         self._seconds = np.array(program.launch_seconds(costs))
         self.required = required_nbytes(program).astype(np.float64)
         self.gaps = list(self._gaps())
@@ -127,8 +127,8 @@ class Order:
         """The longest paths where so many bytes leave, and return, between two key launches."""
         link = self._link
         between = np.maximum(
-            leaving / max(link.to_host, link.to_host_duplex),
-            returning / max(link.to_device, link.to_device_duplex),
+            leaving / max(link.out, link.out_duplex),
+            returning / max(link.back, link.back_duplex),
         )
         all_ends = np.cumsum(seconds)
         starts, ends = (all_ends - seconds)[self._key], all_ends[self._key]

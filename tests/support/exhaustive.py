@@ -17,6 +17,7 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.offload.belady import plans_offloading_all, skeletons
@@ -111,8 +112,8 @@ def _swap_plans(
 
 def _least_s(swap: SwapProblem, offloaded: tuple[IdleInterval, ...]) -> float:
     """No step takes less than its launches, and the copies of one way."""
-    link, nbytes = swap.costs.link, sum(idle.nbytes for idle in offloaded)
-    copies_s = len(offloaded) * link.latency_s + nbytes / min(link.to_host, link.to_device)
+    link, nbytes = swap.costs.links[HOST], sum(idle.nbytes for idle in offloaded)
+    copies_s = len(offloaded) * link.latency_s + nbytes / min(link.out, link.back)
     return max(swap.compute_s, copies_s)
 
 

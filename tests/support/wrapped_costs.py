@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tvdnn.graph import Buffer, Form, Pass
-from tvdnn.planner.ir.costs import Costs, Forms, HostLink
+from tvdnn.planner.ir.costs import Costs, Forms, Links
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class WrappedCosts:
         return self.costs.hardware
 
     @property
-    def link(self) -> HostLink:
-        return self.costs.link
+    def links(self) -> Links:
+        return self.costs.links
 
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         return self.costs.launch_s(pass_, rows, forms)

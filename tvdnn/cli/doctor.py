@@ -123,8 +123,8 @@ def _device() -> Iterator[Finding]:
 
 def _copies(device: torch.device) -> Iterator[Finding]:
     link = measure_link(device)
-    alone = f"{link.to_host / GB:.1f} GB/s to host, {link.to_device / GB:.1f} GB/s to device"
-    both = f"{link.to_host_duplex / GB:.1f} and {link.to_device_duplex / GB:.1f} GB/s"
+    alone = f"{link.out / GB:.1f} GB/s to host, {link.back / GB:.1f} GB/s to device"
+    both = f"{link.out_duplex / GB:.1f} and {link.back_duplex / GB:.1f} GB/s"
     yield Finding("copies, one way at a time", alone)
     yield Finding("copies, both ways at once", both)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..planner.ir.schedule import Lane, Schedule
+from ..planner.ir.schedule import Schedule, lane_name
 from ..planner.ir.timeline import Span, Timeline
 from ..planner.timing.memory_profile import memory_profile
 from ..units import format_bytes, format_seconds
@@ -17,11 +17,11 @@ CELLS = 60
 def lanes_chart(schedule: Schedule, timeline: Timeline, *, cells: int = CELLS) -> Table:
     """A line for each lane, whose characters show its load over time, and a line for memory."""
     chart = Table.grid(padding=(0, 1))
-    for lane in Lane:
+    for lane in schedule.lanes:
         spans = [span for span in timeline.spans if span.lane is lane]
         busy_s = sum(span.end_s - span.start_s for span in spans)
         bar = bars(busy_shares(spans, timeline.step_s, cells))
-        chart.add_row(lane.name.lower(), bar, f"busy {format_seconds(busy_s)}")
+        chart.add_row(lane_name(lane), bar, f"busy {format_seconds(busy_s)}")
     levels = memory_levels(schedule, timeline, cells)
     top = schedule.peak_nbytes or 1
     bar = bars([level / top for level in levels])

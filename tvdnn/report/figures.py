@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InputError
-from ..planner.ir.schedule import Lane, Schedule
+from ..planner.ir.schedule import Lane, Schedule, lane_name
 from ..planner.ir.timeline import Timeline, copy_waits
 from ..units import GIB, MIB, format_bytes
 from .rows import Row
@@ -122,18 +122,21 @@ def _figure(path: Path) -> Any:
 
 def _draw_lanes(axes: "Axes", schedule: Schedule, timeline: Timeline) -> None:
     """A row for each lane from the top. The row of compute also shows waits for copies."""
-    bars: dict[Work, list[tuple[float, float]]] = {work: [] for work in Work}
+    lanes = schedule.lanes
+    bars = {(work, lane): list[tuple[float, float]]() for work in Work for lane in lanes}
     for span in timeline.spans:
         work = work_of(schedule.graph, schedule.steps[span.step])
-        bars[work].append((span.start_s, span.end_s))
-    bars[Work.STALL] += copy_waits(schedule, timeline.spans)
-    rows = {Work.OFFLOAD: Lane.OFFLOAD, Work.PREFETCH: Lane.PREFETCH}
-    for work, spans in bars.items():
+        bars[work, span.lane].append((span.start_s, span.end_s))
+    bars[Work.STALL, Lane.COMPUTE] += copy_waits(schedule, timeline.spans)
+    labelled = set[Work]()
+    for (work, lane), spans in bars.items():
         if spans:
-            row = len(Lane) - 1 - list(Lane).index(rows.get(work, Lane.COMPUTE))
+            row = len(lanes) - 1 - lanes.index(lane)
             extents = [(s * MILLISECONDS, (e - s) * MILLISECONDS) for s, e in spans]
-            axes.broken_barh(extents, (row + 0.1, 0.8), color=COLORS[work], label=work.value)
-    names = [lane.name.lower() for lane in reversed(Lane)]
+            label = None if work in labelled else work.value
+            axes.broken_barh(extents, (row + 0.1, 0.8), color=COLORS[work], label=label)
+            labelled.add(work)
+    names = [lane_name(lane) for lane in reversed(lanes)]
     axes.set_yticks([row + 0.5 for row in range(len(names))], names)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ..graph import RAW, Direction, Graph, Kind
-from ..planner.ir.schedule import Action, Lane, Residency, Schedule, Step
+from ..planner.ir.schedule import LANE_PAIRS, Action, Lane, Residency, Schedule, Step, lane_name
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.memory_profile import profile_by
 
@@ -54,7 +54,7 @@ def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}},
         *(
             {"ph": "M", "pid": 0, "tid": lane.value, "name": "thread_name", "args": {"name": name}}
-            for lane, name in ((lane, lane.name.lower()) for lane in Lane)
+            for lane, name in ((lane, lane_name(lane)) for lane in schedule.lanes)
         ),
         *(_event(schedule, span) for span in timeline.spans),
         *(_stall(wait) for wait in copy_waits(schedule, timeline.spans)),
@@ -67,7 +67,7 @@ def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[
 def work_of(graph: Graph, step: Step) -> Work:
     """The kind of work of a step of the graph's schedule."""
     if step.action is Action.COPY:
-        return Work[step.lane.name]
+        return Work.OFFLOAD if step.lane in {pair.out for pair in LANE_PAIRS} else Work.PREFETCH
     if step.action is Action.RECODE:
         return Work.RECODE
     direction = graph.passes[step.pass_index].direction

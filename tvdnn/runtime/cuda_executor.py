@@ -12,10 +12,9 @@ import torch
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
-from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
 from .defer_signals import defer_signals
-from .lane_sync import GraphSegment, lanes_of, num_copies
+from .lane_sync import DEVICE_COPIES, GraphSegment, lanes_of, num_copies
 from .streams import capture, fork_join
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
@@ -151,7 +150,7 @@ class CudaExecutor:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
         segments = list(segments_of(steps, first, end))
-        copied = any(step.lane in COPY_LANES for step in steps[first:end])
+        copied = any(step.lane in DEVICE_COPIES for step in steps[first:end])
         awaited = {**cross_lane_waits(steps, first, end)}
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
@@ -173,7 +172,7 @@ class CudaExecutor:
 
         for segment in segments:
             used = {steps[index].lane for index in segment}
-            copying = [lane for lane in COPY_LANES if lane in used]
+            copying = [lane for lane in DEVICE_COPIES if lane in used]
             awaits = copied and Lane.COMPUTE in used
             low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in copying]
@@ -219,7 +218,7 @@ class CudaExecutor:
         """Issue steps [first, end): launches on `main`, copies on their streams."""
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
-        with fork_join(main, [streams[lane] for lane in COPY_LANES]):
+        with fork_join(main, [streams[lane] for lane in DEVICE_COPIES]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
                 stream = streams[step.lane]
@@ -249,7 +248,7 @@ def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
     """
     launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
     parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
-    most = {**dict.fromkeys(COPY_LANES, SEGMENT_COPIES), Lane.COMPUTE: ceil(launches / parts)}
+    most = {**dict.fromkeys(DEVICE_COPIES, SEGMENT_COPIES), Lane.COMPUTE: ceil(launches / parts)}
     begin, counts = first, Counter[Lane]()
     for index in range(first, end):
         lane = steps[index].lane

@@ -1,4 +1,4 @@
-"""Lane synchronization on CUDA: the streams of the three lanes, and how far each lane has come.
+"""Lane synchronization on CUDA: the streams of the device's lanes, and how far each lane has come.
 
 Lanes wait for one another by counters in device memory. Launches wait in a kernel, copies by the
 CUDA driver's stream memory operations. Edges of one graph would slow copies down: the driver
@@ -19,12 +19,16 @@ import torch
 
 from ..errors import DeviceError
 from ..kernels.copy.semaphore import meet
-from ..planner.ir.schedule import Lane
-from ..planner.timing.simulate import COPY_LANES
+from ..planner.ir.plan import HOST
+from ..planner.ir.schedule import LANE_PAIRS, Lane
 from .driver import driver
 from .streams import capture, fork_join
 
 PATIENCE_S: Final = 2.0
+# The links that the device copies over, and the lanes whose work a stream of the device runs.
+DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.tier == HOST)
+DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out, pair.back))
+DEVICE_LANES: Final = (Lane.COMPUTE, *DEVICE_COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,15 @@ class Lanes:
 
     def __init__(self, device: torch.device) -> None:
         self.streams: Mapping[Lane, torch.cuda.Stream] = {
-            lane: torch.cuda.Stream(device) for lane in Lane
+            lane: torch.cuda.Stream(device) for lane in DEVICE_LANES
         }
         self.lock = Lock()
         self._replay_streams = deque(torch.cuda.Stream(device) for _ in range(2))
         self._low_water = torch.cuda.Event()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
-            meet(self._counts, 0, (0, 0))  # loads the kernel: a load during a step could deadlock
+            # Loads the kernel: a load during a step could deadlock.
+            meet(self._counts, int(Lane.COMPUTE), 0, {})
         torch.cuda.synchronize(device)
         self.independent = not _one_at_a_time() and are_independent_queues(
             list(self.streams.values()), self._replay_streams
@@ -82,9 +87,13 @@ class Lanes:
         if lane is Lane.COMPUTE:
             if lane in awaited:
                 wait_for(self.streams[lane], self._address(lane), awaited[lane])
-            first, second = (awaited.get(other, 0) for other in COPY_LANES)
-            if reached or first or second:
-                meet(self._counts, reached, (first, second))
+            others = {other: count for other, count in awaited.items() if other is not lane}
+            for number, pair in enumerate(DEVICE_PAIRS):
+                awaited_here = (each for each in (pair.out, pair.back) if each in others)
+                of_pair = {int(each): others[each] for each in awaited_here}
+                told = 0 if number else reached
+                if told or of_pair:
+                    meet(self._counts, int(lane), told, of_pair)
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)

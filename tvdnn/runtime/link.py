@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from ..kernels.copy.host import transfer
-from ..planner.ir.costs import HostLink
+from ..planner.ir.costs import Link
 from ..planner.ir.settings import ENGINE, KERNEL
 from ..units import MIB
 
@@ -17,7 +17,7 @@ SHORT_NBYTES: Final = MIB
 WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
 
 
-def measure_link(device: torch.device, copies: str = ENGINE) -> HostLink:
+def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     """Rates of long pinned copies in bytes per second, and the seconds that one more copy costs.
 
     `copies` is "engine" (the copy engines) or "kernel".
@@ -45,7 +45,7 @@ def measure_link(device: torch.device, copies: str = ENGINE) -> HostLink:
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
     latency_s = max(0.0, short_s - SHORT_NBYTES / to_host)
-    return HostLink(to_host, to_device, both, both, latency_s)
+    return Link(to_host, to_device, both, both, latency_s)
 
 
 def _by_engine(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..planner.ir.costs import HostLink, Samples
+from ..planner.ir.costs import Link, Samples
 from ..planner.ir.settings import Table
 from .disk_cache import cache_file, sources, write_whole
 
@@ -36,9 +36,9 @@ class ProfileCache:
             key: tuple(map(tuple, rows)) for key, rows in samples.items()
         }
         self._asked: dict[str, list[str]] = stored.get("asked", {})
-        names = {field.name for field in fields(HostLink)}
+        names = {field.name for field in fields(Link)}
         links = stored.get("links", {}).items()
-        self.links = {copies: HostLink(**link) for copies, link in links if link.keys() == names}
+        self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
 
     def find(self, key: str, configurations: Table) -> Samples | None:
         """The measured seconds of a pass with its configurations, or of a recode.

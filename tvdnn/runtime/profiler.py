@@ -11,6 +11,8 @@ import torch
 
 from ..graph import Form, Graph, Pass, Use, is_packed
 from ..planner.ir.costs import Forms, Profile, RecodeKind, Samples, form_choices
+from ..planner.ir.hardware import ASSUMED_LINKS
+from ..planner.ir.plan import HOST
 from ..planner.ir.settings import ENGINE, RULES, Table
 from .launch_timer import SCRATCH_NBYTES, Scratch
 from .link import measure_link
@@ -72,7 +74,8 @@ def profile(
     for (index, forms), each in zip(launches, found, strict=False):
         samples.setdefault(graph.passes[index].name, {})[frozenset(forms)] = each
     recoded = dict(zip(recodes, found[len(launches) :], strict=True))
-    return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples, recoded)
+    links = {**ASSUMED_LINKS, HOST: cache.links[copies]}
+    return Profile(torch.cuda.get_device_name(device), links, samples, recoded)
 
 
 def _timed_pass(graph: Graph, scratch: Scratch, index: int, forms: Forms) -> _Timed:

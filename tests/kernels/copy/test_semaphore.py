@@ -15,7 +15,7 @@ def test_it_tells_one_and_goes_on_where_others_have_come_far_enough(
 ) -> None:
     counts = [torch.tensor([3, 4, 5], dtype=torch.int32, device=generator.device) for _ in range(2)]
     for run, each in zip((meet, meet_reference), counts, strict=True):
-        run(each, reached, least)
+        run(each, 0, reached, dict(enumerate(least, 1)))
     assert torch.equal(*counts)
 
 
@@ -28,7 +28,7 @@ def test_it_waits_for_another_stream(awaited: int) -> None:
     for told in (0, 2):  # the first round loads all kernels, which may wait for running ones
         torch.cuda.synchronize()
         with torch.cuda.stream(first):
-            meet(counts, 0, (told * (awaited == 1), told * (awaited == 2)))
+            meet(counts, 0, 0, {awaited: told})
             seen.fill_(told)
         with torch.cuda.stream(second):
             torch.cuda._sleep(20_000_000)
@@ -51,6 +51,6 @@ def test_another_stream_waits_for_what_it_tells() -> None:
         with torch.cuda.stream(second):
             torch.cuda._sleep(20_000_000)
             torch.neg(seen, out=early)
-            meet(counts, told, (0, 0))
+            meet(counts, 0, told, {})
     torch.cuda.synchronize()
     assert (early.item(), seen.item()) == (0.0, 2.0)

@@ -14,14 +14,22 @@ RecodeKind: TypeAlias = tuple[Form, Form, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HostLink:
-    """The link between device and host. Rates are in bytes per second."""
+class Link:
+    """The link to a tier. Rates are in bytes per second."""
 
-    to_host: float
-    to_device: float
-    to_host_duplex: float  # while the other direction is busy
-    to_device_duplex: float  # while the other direction is busy
+    out: float
+    back: float
+    out_duplex: float  # while the other direction is busy
+    back_duplex: float  # while the other direction is busy
     latency_s: float  # of one copy
+
+    def scaled(self, out: float, back: float) -> "Link":
+        """The link at these multiples of its rates."""
+        rates = self.out * out, self.back * back, self.out_duplex * out, self.back_duplex * back
+        return Link(*rates, self.latency_s)
+
+
+Links: TypeAlias = Mapping[str, Link]  # by tier
 
 
 class Costs(Protocol):
@@ -38,7 +46,10 @@ class Costs(Protocol):
         ...
 
     @property
-    def link(self) -> HostLink: ...
+    def links(self) -> Links:
+        """The links to the tiers that the machine has."""
+        ...
+
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         """Seconds of one launch of `pass_` over `rows` rows of its domain.
 
@@ -66,7 +77,7 @@ class Hardware:
     efficiency: float  # assumed share of peak FLOP/s
     memory_efficiency: float  # assumed share of bandwidth
     launch_s: float  # overhead of one launch
-    link: HostLink
+    links: Links
     sources: tuple[str, ...]
 
 
@@ -89,8 +100,8 @@ class Roofline:
         return False
 
     @property
-    def link(self) -> HostLink:
-        return self.profile.link
+    def links(self) -> Links:
+        return self.profile.links
 
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
         share = rows / pass_.domain
@@ -115,7 +126,7 @@ class Profile:
     """Costs measured on a GPU, interpolated linearly between samples."""
 
     hardware: str
-    link: HostLink
+    links: Links
     # By pass name, and by the forms besides raw: samples over rows.
     samples: Mapping[str, Mapping[frozenset[tuple[str, Form]], Samples]]
     recodes: Mapping[RecodeKind, Samples] = field(default_factory=dict)  # over bytes of raw values

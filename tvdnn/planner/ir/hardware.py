@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from .costs import Hardware, HostLink
+from .costs import Hardware, Link
+from .plan import FILE, PEER
 
 FOLDER = Path(__file__).parents[2] / "hardware"
+# Links of tiers that a profile does not name. The file's are assumed: those of one drive on PCIe 3
+# x4. The peer's are the copy engines' between two H200 over NVLink (2026-11).
+ASSUMED_LINKS = {
+    FILE: Link(2e9, 3e9, 1.5e9, 2e9, 1e-4),
+    PEER: Link(394e9, 394e9, 198e9, 198e9, 7.5e-6),
+}
 
 
 def names() -> tuple[str, ...]:
@@ -26,8 +33,9 @@ def load(name: str) -> Hardware:
     key = _normalized(name)
     for fields in _profiles():
         if _normalized(fields["name"]) == key:
-            link, sources = HostLink(**fields["link"]), tuple(fields["sources"])
-            return Hardware(**{**fields, "link": link, "sources": sources})
+            links = {tier: Link(**rates) for tier, rates in fields["links"].items()}
+            own = {"links": ASSUMED_LINKS | links, "sources": tuple(fields["sources"])}
+            return Hardware(**{**fields, **own})
     raise InputError(f"there is no hardware profile {name!r}; choose one of {', '.join(names())}")
 
 

@@ -6,7 +6,11 @@ from typing import Final
 
 from ...graph import RAW, Form, Graph, in_form, is_lossy
 
-HOST: Final = "host"
+# The tiers of memory in which sections rest away from the device.
+HOST: Final = "host"  # pinned host memory
+FILE: Final = "file"  # on a local disk, through pinned host memory
+PEER: Final = "peer"  # the memory of another GPU
+TIERS: Final = (HOST, FILE, PEER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Schedule: steps on three lanes with static addresses and waits, which every reader follows."""
+"""Schedule: steps on lanes with static addresses and waits, which every reader follows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ...graph import RAW, Form, Graph
 from ...placement import aligned
 from .page_map import PageMap
-from .plan import Plan
+from .plan import FILE, HOST, PEER, Plan
 
 COUNT_NBYTES: Final = 4
 COUNTS: Final = "counts of codes"
@@ -20,13 +20,42 @@ class Lane(IntEnum):
     COMPUTE = 0
     OFFLOAD = 1
     PREFETCH = 2
+    FILE_WRITE = 3
+    FILE_READ = 4
+    PEER_OFFLOAD = 5
+    PEER_PREFETCH = 6
 
 
 class Space(IntEnum):
-    """The memory that holds bytes: the device arena, or the pinned host slab."""
+    """The memory that holds bytes.
+
+    The device arena, the pinned host slab, a file, or the arena of another GPU.
+    """
 
     ARENA = 0
     SLAB = 1
+    FILE = 2
+    PEER = 3
+
+
+class LanePair(NamedTuple):
+    """The two lanes of a link: sections go out from one space to another, and back."""
+
+    tier: str  # whose link it is
+    out: Lane
+    back: Lane
+    near: Space
+    far: Space
+    on_device: bool  # the device copies; else host threads do
+
+
+# Sections reach the file through the slab: an offload goes before a write.
+LANE_PAIRS: Final = (
+    LanePair(HOST, Lane.OFFLOAD, Lane.PREFETCH, Space.ARENA, Space.SLAB, on_device=True),
+    LanePair(FILE, Lane.FILE_WRITE, Lane.FILE_READ, Space.SLAB, Space.FILE, on_device=False),
+    LanePair(PEER, Lane.PEER_OFFLOAD, Lane.PEER_PREFETCH, Space.ARENA, Space.PEER, on_device=True),
+)
+COPY_LANES: Final = tuple(lane for pair in LANE_PAIRS for lane in (pair.out, pair.back))
 
 
 class Action(Enum):
@@ -158,7 +187,15 @@ class Schedule:
 
     @property
     def offloaded_nbytes(self) -> int:
-        return sum(step.copied_nbytes for step in self.steps if step.lane is Lane.OFFLOAD)
+        """The bytes that leave the device in a step."""
+        out = {pair.out for pair in LANE_PAIRS if pair.near is Space.ARENA}
+        return sum(step.copied_nbytes for step in self.steps if step.lane in out)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes to show: compute, those of the link to the host, and others that have steps."""
+        shown = {Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH, *(step.lane for step in self.steps)}
+        return tuple(sorted(shown))
 
     def step_name(self, index: int) -> str:
         """The step's name in errors and traces, as "features.2 grad_weight [8, 16)"."""
@@ -168,12 +205,17 @@ class Schedule:
             (source,) = step.reads
             code = f"{source.form} of " if source.form != RAW else ""
             rows = f"{source.buffer} [{step.start}, {step.stop})"
-            return f"{step.lane.name.lower()} {code}{rows}"
+            return f"{lane_name(step.lane)} {code}{rows}"
         if step.action is Action.RECODE:
             source, target = step.reads[0], step.writes[0]
             rows = f"{source.buffer} [{step.start}, {step.stop})"
             return f"recode {rows} from {source.form} to {target.form}"
         return f"{self.graph.passes[step.pass_index].name} [{step.start}, {step.stop})"
+
+
+def lane_name(lane: Lane) -> str:
+    """The name of a lane in errors, reports and traces, as "file write"."""
+    return lane.name.lower().replace("_", " ")
 
 
 def counts_nbytes(num_counts: int) -> int:

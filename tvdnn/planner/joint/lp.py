@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.optimize import linprog
 
+from ..ir.plan import HOST
 from .columns import AbsentColumn, Columns
 from .rows import Array, SparseRows, Term
 
@@ -189,9 +190,9 @@ class JointLP:
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
         rows, each with its step and by how much a second raises its limit.
         """
-        link = self.columns.costs.link
-        alone = [self._rate(rate) for rate in (link.to_host, link.to_device)]
-        both = [self._rate(rate) for rate in (link.to_host_duplex, link.to_device_duplex)]
+        link = self.columns.costs.links[HOST]
+        alone = [self._rate(rate) for rate in (link.out, link.back)]
+        both = [self._rate(rate) for rate in (link.out_duplex, link.back_duplex)]
         if both[0] / alone[0] + both[1] / alone[1] < 1.0:  # then taking turns is faster
             both = [rate / 2 for rate in alone]
         names = ("out", "back")
@@ -209,7 +210,7 @@ class JointLP:
         """Of the largest sections, which lose least to the latency."""
         classes = self.columns.classes
         largest = max((idle.nbytes for each in classes for idle in each.members), default=1)
-        seconds = largest / rate + self.columns.costs.link.latency_s
+        seconds = largest / rate + self.columns.costs.links[HOST].latency_s
         return self._link_share * largest / seconds * self._unit_s / self._unit
 
     def _add_host(self, budget: int) -> list[int]:

@@ -34,10 +34,11 @@ def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) ->
             "memory so that less moves"
         )
     extra = _sync_waits(timetable) if plan.sync else [()] * len(timetable.items)
+    sizes = {Space.ARENA: arena.nbytes, Space.SLAB: slab.nbytes}
     return Schedule(
         graph=timetable.program.graph,
         plan=plan,
-        steps=add_waits(_steps(timetable, arena, slab), arena, slab.nbytes, extra),
+        steps=add_waits(_steps(timetable, arena, slab), sizes, arena.pages, extra),
         residencies=_residencies(timetable, arena),
         phase_split=timetable.phase_split,
         arena_nbytes=arena.nbytes,

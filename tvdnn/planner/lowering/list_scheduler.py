@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.costs import Costs
+from ..ir.plan import HOST
 from ..ir.schedule import Lane
 from .program import NONE, Program
 
@@ -155,8 +156,8 @@ class ListScheduler:
         return self.program.intervals[number].previous in self._freed
 
     def _prefetch(self, number: int) -> Item:
-        link, live = self._costs.link, self.program.intervals[number]
-        rate = link.to_device_duplex if self._pending else link.to_device
+        link, live = self._costs.links[HOST], self.program.intervals[number]
+        rate = link.back_duplex if self._pending else link.back
         start_s = max(self._prefetch_s, self._earliest_s(number))
         delayed = number == self._delayed  # its bytes are of a launch or a copy that has just ended
         if delayed and self._patient:
@@ -208,7 +209,7 @@ class ListScheduler:
 
     def _release(self, index: int) -> None:
         """Free the intervals that end with launch `index`, at once or by an offload."""
-        link = self._costs.link
+        link = self._costs.links[HOST]
         for number in self._ending[index]:
             live = self.program.intervals[number]
             if not live.is_offloaded:
@@ -217,7 +218,7 @@ class ListScheduler:
                 self.ends[number] = self._compute_s
                 continue
             ready_s = self._ends[live.written] if live.written >= 0 else 0.0
-            rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host
+            rate = link.out_duplex if self._prefetch_s > self._offload_s else link.out
             copy_s = link.latency_s + live.nbytes / rate
             self._offload_s = max(self._offload_s, ready_s) + copy_s
             self.ends[number] = max(self._offload_s, self._compute_s)

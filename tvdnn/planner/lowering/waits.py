@@ -1,15 +1,13 @@
 """Hazards: the waits that order steps which touch the same bytes, derived by byte range."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..ir.page_map import PageMap
 from ..ir.schedule import Lane, Operand, Space, Step
-from .arena_layout import ArenaLayout
 
-NUM_LANES = len(Lane)
-Clock = tuple[int, ...]
+Clock = tuple[int, ...]  # by lane, its last step that has ended
 
 
 class _LastAccess(NamedTuple):
@@ -19,15 +17,13 @@ class _LastAccess(NamedTuple):
     readers: tuple[int, ...]  # by lane, the last step that read them since; -1: none
 
 
-_UNTOUCHED = _LastAccess(-1, (-1,) * NUM_LANES)
-
-
 class _Ranges:
     """The last accesses to each byte of a space, as ranges between sorted boundaries."""
 
-    def __init__(self, size: int, pages: PageMap | None = None) -> None:
+    def __init__(self, size: int, num_lanes: int, pages: PageMap | None = None) -> None:
         self._bounds = [0, max(1, size)]
-        self._last = [_UNTOUCHED]
+        self._no_readers = (-1,) * num_lanes
+        self._last = [_LastAccess(-1, self._no_readers)]
         self._pages = pages
 
     def of(self, operand: Operand) -> Iterable[tuple[int, int]]:
@@ -58,20 +54,28 @@ class _Ranges:
     def write(self, low: int, high: int, step: int) -> None:
         first, end = self._split(low), self._split(high)
         self._bounds[first:end] = [low]
-        self._last[first:end] = [_LastAccess(step, (-1,) * NUM_LANES)]
+        self._last[first:end] = [_LastAccess(step, self._no_readers)]
 
 
 _Touched: TypeAlias = tuple[_Ranges, int, int]  # bytes from low up to high of a space
 
 
 def add_waits(
-    steps: Sequence[Step], arena: ArenaLayout, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
+    steps: Sequence[Step],
+    sizes: Mapping[Space, int],
+    pages: PageMap | None,
+    extra: Sequence[tuple[int, ...]],
 ) -> tuple[Step, ...]:
     """`steps` with the fewest waits that order all hazards.
 
-    `extra` are, by step, earlier steps that a policy adds to the waits.
+    `sizes` are the bytes of each space, `pages` are those of the arena. `extra` are, by step,
+    earlier steps that are added to the waits.
     """
-    spaces = {Space.ARENA: _Ranges(arena.nbytes, arena.pages), Space.SLAB: _Ranges(slab_nbytes)}
+    num_lanes = _num_lanes(steps)
+    spaces = {
+        space: _Ranges(nbytes, num_lanes, pages if space is Space.ARENA else None)
+        for space, nbytes in sizes.items()
+    }
     before = []
     for index, step in enumerate(steps):
         written = set(step.writes)
@@ -88,7 +92,7 @@ def add_waits(
 def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[Step, ...]:
     """`steps` with the fewest waits by which each step runs after the earlier steps in `before`."""
     clocks: list[Clock] = []
-    ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * NUM_LANES)
+    ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * _num_lanes(steps))
     done = []
     for index, (step, found) in enumerate(zip(steps, before, strict=True)):
         waits, clock = _reduce(step.lane, found, steps, clocks, ahead[step.lane])
@@ -97,6 +101,11 @@ def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[
         ahead[step.lane] = clock
         done.append(step._replace(waits=waits))
     return tuple(done)
+
+
+def _num_lanes(steps: Sequence[Step]) -> int:
+    """The length of clocks that have every lane of the steps."""
+    return 1 + max((step.lane for step in steps), default=0)
 
 
 def _touched(operands: Iterable[Operand], spaces: dict[Space, _Ranges]) -> list[_Touched]:

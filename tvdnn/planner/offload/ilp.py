@@ -20,13 +20,14 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from ...graph import Form
-from ..ir.costs import Costs, HostLink
+from ..ir.costs import Costs, Link
+from ..ir.plan import HOST
 from ..lowering.idle import IdleInterval
 from ..lowering.launch_limits import MemoryLimit
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 
-COMPUTE, LINK, MEMORY, HOST = "compute", "link", "memory", "host"
+COMPUTE, LINK, MEMORY = "compute", "link", "memory"
 EPSILON = 1e-7  # of the step, as the price of an offloaded section: none is offloaded in vain
 SENSITIVITY_STEP = 0.01  # share of a resource by which sensitivities raise it
 ILP_LIMIT_S, ILP_NODES = 5.0, 100  # of one integer program
@@ -154,7 +155,7 @@ class SwapLP:
         self._add_order()
         self._memory_rows = self._add_memory((limits - required) / self._unit_nbytes)
         self._host_rows = self._add_host(host_budget)
-        self._link_rows = self._add_link(costs.link)
+        self._link_rows = self._add_link(costs.links[HOST])
 
     def lp_bound(self) -> LpBound | None:
         """The optimum of the linear program; None where it has no solution."""
@@ -280,17 +281,15 @@ class SwapLP:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: HostLink) -> list[tuple[slice, float]]:
+    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
         rows, and by how much a second raises their limits.
         """
         largest = max((idle.nbytes for each in self._members for idle in each), default=1)
-        alone = [self._rate(rate, largest, link) for rate in (link.to_host, link.to_device)]
-        both = [
-            self._rate(rate, largest, link) for rate in (link.to_host_duplex, link.to_device_duplex)
-        ]
+        alone = [self._rate(rate, largest, link) for rate in (link.out, link.back)]
+        both = [self._rate(rate, largest, link) for rate in (link.out_duplex, link.back_duplex)]
         if both[0] / alone[0] + both[1] / alone[1] < 1.0:  # then taking turns is faster
             both = [rate / 2 for rate in alone]
         waits = np.arange(self._first_wait, self._width)
@@ -305,7 +304,7 @@ class SwapLP:
             self._no_copies(rows[-1][0], (1.0, loss)[way])
         return rows
 
-    def _rate(self, rate: float, largest: int, link: HostLink) -> float:
+    def _rate(self, rate: float, largest: int, link: Link) -> float:
         """Of the largest sections, which lose least to the latency."""
         return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
 

@@ -10,6 +10,7 @@ from ...errors import HostMemoryError
 from ...graph import Form
 from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
+from ..ir.plan import HOST
 from ..ir.schedule import Schedule, counts_nbytes
 from ..lowering.arena_layout import ArenaLayout, place_arena_within
 from ..lowering.emit import emit_schedule
@@ -98,12 +99,12 @@ class SwapProblem:
 
         The most of the launches, the copies of one direction, and those of both on a shared link.
         """
-        link, lanes = self.costs.link, (list(dirty(offloaded)), offloaded)
+        link, lanes = self.costs.links[HOST], (list(dirty(offloaded)), offloaded)
         ways = [
             sum(idle.nbytes for idle in copied) / rate
-            for copied, rate in zip(lanes, (link.to_host, link.to_device), strict=True)
+            for copied, rate in zip(lanes, (link.out, link.back), strict=True)
         ]
-        both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
+        both = link.out_duplex / link.out + link.back_duplex / link.back
         lanes_s = (len(copied) * link.latency_s + s for copied, s in zip(lanes, ways, strict=True))
         return max(self.compute_s, *lanes_s, sum(ways) / max(1.0, both))
 

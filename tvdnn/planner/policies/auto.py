@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..ir.plan import Plan, prefetched_nbytes
+from ..ir.plan import HOST, Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
 from ..joint.plan import joint_schedule, leanest_plans
 from ..lowering.segments import Variant
@@ -43,7 +43,7 @@ def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
     graph, costs, arena = problem.graph, problem.costs, problem.budgets.arena
     assert arena is not None
-    if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
+    if prefetched_nbytes(graph, plan) / costs.links[HOST].back >= below_s:
         return False
     found = schedule_within(graph, plan, costs, arena)
     return found is not None and found.seconds < below_s

@@ -8,18 +8,25 @@ from typing import Final
 
 from ...graph import Buffer, Form, Pass
 from ...units import format_seconds
-from ..ir.costs import Costs, Forms, HostLink
-from ..ir.schedule import Action, Lane, Schedule, Step
+from ..ir.costs import Costs, Forms, Link, Links
+from ..ir.schedule import LANE_PAIRS, Action, Lane, LanePair, Schedule, Step
 from ..ir.timeline import Span, Timeline
-from .simulate import COPY_LANES, seconds_alone, simulate
+from .simulate import seconds_alone, simulate
 
 # Share of the prediction by which a step may differ before costs are calibrated.
 TOLERANCE: Final = 0.05
-# Rounds in which the link's rates are found.
+# Rounds in which the links' rates are found.
 LINK_ROUNDS: Final = 3
 # Ops that are shown, those with the largest errors first.
 SHOWN: Final = 10
-COPIES: Final = {Lane.OFFLOAD: "copies to the host", Lane.PREFETCH: "copies to the device"}
+COPIES: Final = {
+    Lane.OFFLOAD: "copies to the host",
+    Lane.PREFETCH: "copies to the device",
+    Lane.FILE_WRITE: "writes to the file",
+    Lane.FILE_READ: "reads from the file",
+    Lane.PEER_OFFLOAD: "copies to the peer",
+    Lane.PEER_PREFETCH: "copies from the peer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCosts:
-    """Costs with scaled times of passes and recodes, and another link."""
+    """Costs with scaled times of passes and recodes, and other links."""
 
     costs: Costs
     factors: Mapping[str, float]  # on seconds, by name of a pass or of a kind of recode
-    link: HostLink
+    links: Links
 
     @property
     def hardware(self) -> str:
@@ -110,9 +117,9 @@ def compare(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibration
 def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> CalibratedCosts:
     """`costs` scaled so that passes, recodes and copies of `schedule` take the measured seconds.
 
-    The factor of a pass is the same for launches of all lengths and forms. The rates of the link
-    are scaled by the measured copies over the simulated ones. This is repeated three times, because
-    the overlap of both directions depends on the rates.
+    The factor of a pass is the same for launches of all lengths and forms. The rates of each
+    link are scaled by the measured copies over the simulated ones. This is repeated three times,
+    because the overlap of both directions depends on the rates.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in measured.spans:
@@ -122,9 +129,9 @@ def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibrate
             expected[name] += seconds_alone(schedule.graph, step, costs)
             found[name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
-    calibrated = CalibratedCosts(costs, factors, costs.link)
+    calibrated = CalibratedCosts(costs, factors, costs.links)
     for _ in range(LINK_ROUNDS):
-        calibrated = replace(calibrated, link=_measured_link(schedule, calibrated, measured))
+        calibrated = replace(calibrated, links=_measured_links(schedule, calibrated, measured))
     return calibrated
 
 
@@ -142,9 +149,16 @@ def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
     return Timeline(spans, simulated=any(phase.simulated for phase in phases), stall_s=stall_s)
 
 
-def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> HostLink:
-    link, expected = costs.link, simulate(schedule, costs)
+def _measured_links(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> Links:
+    expected, links = simulate(schedule, costs), costs.links
+    return {**links} | {
+        pair.tier: _measured_link(pair, links[pair.tier], expected, measured)
+        for pair in LANE_PAIRS
+        if pair.tier in links
+    }
 
+
+def _measured_link(pair: LanePair, link: Link, expected: Timeline, measured: Timeline) -> Link:
     def factor(lane: Lane) -> float:
         predicted_s, measured_s = (
             sum(s.end_s - s.start_s - link.latency_s for s in each.spans if s.lane is lane)
@@ -152,18 +166,7 @@ def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timelin
         )
         return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
 
-    return scaled_link(link, *map(factor, COPY_LANES))
-
-
-def scaled_link(link: HostLink, to_host: float, to_device: float) -> HostLink:
-    """The link at these multiples of its rates."""
-    return replace(
-        link,
-        to_host=link.to_host * to_host,
-        to_host_duplex=link.to_host_duplex * to_host,
-        to_device=link.to_device * to_device,
-        to_device_duplex=link.to_device_duplex * to_device,
-    )
+    return link.scaled(factor(pair.out), factor(pair.back))
 
 
 def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:

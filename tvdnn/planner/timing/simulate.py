@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from ...errors import ScheduleError
 from ...graph import Graph
 from ..ir.costs import Costs, num_ranges
-from ..ir.schedule import Action, Lane, Schedule, Step
+from ..ir.schedule import LANE_PAIRS, Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
-
-COPY_LANES = (Lane.OFFLOAD, Lane.PREFETCH)
 
 
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`. A step starts once its lane is free and its waits have ended.
 
-    A copy takes the link's latency. It then moves its bytes at the duplex rate while the other copy
-    lane is busy, else at the full rate of its direction. The second phase starts once the first has
-    ended. Raises ScheduleError at a deadlock.
+    A copy takes its link's latency. It then moves its bytes at the duplex rate while the other lane
+    of the link is busy, else at the full rate of its direction. The second phase starts once the
+    first has ended. Raises ScheduleError at a deadlock.
     """
     simulation = _Simulation(schedule, costs)
     while simulation.start_ready():
@@ -65,10 +63,12 @@ class _Simulation:
     """The present time, the steps in progress by lane, and the spans of ended steps."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
-        link = costs.link
         self._schedule, self._costs = schedule, costs
-        self._alone = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
-        self._duplex = {Lane.OFFLOAD: link.to_host_duplex, Lane.PREFETCH: link.to_device_duplex}
+        used = {step.lane for step in schedule.steps}
+        self._pairs = [pair for pair in LANE_PAIRS if used.intersection((pair.out, pair.back))]
+        self._links = {
+            lane: costs.links[pair.tier] for pair in self._pairs for lane in (pair.out, pair.back)
+        }
         self._queues: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         for index in reversed(range(len(schedule.steps))):
             self._queues[schedule.steps[index].lane].append(index)
@@ -110,7 +110,7 @@ class _Simulation:
     def _start(self, lane: Lane, index: int) -> None:
         step, now_s = self._schedule.steps[index], self._now_s
         if step.action is Action.COPY:
-            latency_s, nbytes = self._costs.link.latency_s, step.copied_nbytes
+            latency_s, nbytes = self._links[lane].latency_s, step.copied_nbytes
             self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)
             return
         seconds = seconds_alone(self._schedule.graph, step, self._costs)
@@ -118,8 +118,10 @@ class _Simulation:
 
     def _share_link(self) -> None:
         """Set the rate of each copy in progress."""
-        copies = [lane for lane in COPY_LANES if lane in self._running]
-        rates = self._duplex if len(copies) == len(COPY_LANES) else self._alone
-        for lane in copies:
-            if self._running[lane].rate != rates[lane]:
-                self._running[lane].change_rate(self._now_s, rates[lane])
+        for pair in self._pairs:
+            link = self._links[pair.out]
+            duplex = pair.out in self._running and pair.back in self._running
+            rates = (link.out_duplex, link.back_duplex) if duplex else (link.out, link.back)
+            for lane, rate in zip((pair.out, pair.back), rates, strict=True):
+                if lane in self._running and self._running[lane].rate != rate:
+                    self._running[lane].change_rate(self._now_s, rate)

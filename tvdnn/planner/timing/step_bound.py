@@ -18,6 +18,7 @@ from scipy.optimize import linprog
 
 from ...graph import Direction, Graph, Kind
 from ..ir.costs import Costs
+from ..ir.plan import HOST
 
 # Kinds whose buffers hold what forward leaves to backward.
 MAPS = (Kind.INPUT, Kind.MAP, Kind.AUX)
@@ -72,7 +73,8 @@ def _solve(
     """
     seconds, gained = np.array(candidates or [(0.0, 0.0)]).T
     unit_s = forward_s + backward_s
-    out_s, in_s = (excess / rate / unit_s for rate in (costs.link.to_host, costs.link.to_device))
+    link = costs.links[HOST]
+    out_s, in_s = (excess / rate / unit_s for rate in (link.out, link.back))
     none = np.zeros_like(seconds)
     rows = [
         (-1.0, 0.0, out_s, *none),

@@ -20,7 +20,7 @@ from ...graph import (
 )
 from ...units import format_bytes
 from ..ir.page_map import PageMap
-from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
+from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step, lane_name
 from .check_bytes import Clock, check_contents, schedule_error
 from .check_lossy import check_lossy_codes
 from .check_moves import check_counts, copy_problem, gives, recode_problem
@@ -120,7 +120,7 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
     pass_ = graph.passes[step.pass_index]
     where = f"launches {pass_.name} [{step.start}, {step.stop})"
     if step.lane is not Lane.COMPUTE:
-        return f"{where} on the {step.lane.name.lower()} lane"
+        return f"{where} on the {lane_name(step.lane)} lane"
     if not 0 <= step.start < step.stop <= pass_.domain:
         return f"{where}, which is not within its domain of {pass_.domain}"
     if step.start % pass_.unit or (step.stop % pass_.unit and step.stop != pass_.domain):
@@ -193,16 +193,16 @@ def _clocks(schedule: Schedule) -> list[Clock]:
     """
 
     clocks: list[Clock] = []
-    ahead: list[Clock] = [(-1, -1, -1)] * len(Lane)
+    ahead: list[Clock] = [(-1,) * len(Lane)] * len(Lane)
     for index, step in enumerate(schedule.steps):
         if index == schedule.phase_split:
-            ahead = [(index - 1, index - 1, index - 1)] * len(Lane)
+            ahead = [(index - 1,) * len(Lane)] * len(Lane)
         clock = list(ahead[step.lane])
         for wait in step.waits:
             _check_wait(schedule, index, wait)
             clock = [max(pair) for pair in zip(clock, clocks[wait], strict=True)]
         clock[step.lane] = index
-        ahead[step.lane] = (clock[0], clock[1], clock[2])
+        ahead[step.lane] = tuple(clock)
         clocks.append(ahead[step.lane])
     return clocks
 

@@ -20,7 +20,7 @@ from .expected_sources import (
 from .operands import described, is_of, operand_of, written_operands
 from .space_contents import ByteRange, SpaceContents
 
-Clock: TypeAlias = tuple[int, int, int]  # by lane, its last step that has ended
+Clock: TypeAlias = tuple[int, ...]  # by lane, its last step that has ended
 
 
 Placed: TypeAlias = tuple[ByteRange, int]  # and the origin that an operand's rows have there
@@ -260,7 +260,7 @@ class _Replay:
             each.exact = each.exact or not same
             each.buffer, each.form, each.origin = operand.buffer, operand.form, origin
             each.lane, each.writer = lane, index
-            each.readers = [CALLER, CALLER, CALLER]
+            each.readers = [CALLER] * len(Lane)
 
     def _check_ended(self, index: int, operand: Operand, byte_range: ByteRange) -> None:
         """Raise unless all accesses to the byte range have ended before step `index`."""

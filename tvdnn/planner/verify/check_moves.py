@@ -2,12 +2,16 @@
 
 from ...errors import ScheduleError
 from ...graph import RAW, Fact, Form, Graph, Need, codec_of, is_packed, tail_of
-from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
+from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step, lane_name
 from .expected_sources import CALLER, ChannelRange, span
 
 ROUTES = {
     Lane.OFFLOAD: (Space.ARENA, Space.SLAB),
     Lane.PREFETCH: (Space.SLAB, Space.ARENA),
+    Lane.FILE_WRITE: (Space.SLAB, Space.FILE),
+    Lane.FILE_READ: (Space.FILE, Space.SLAB),
+    Lane.PEER_OFFLOAD: (Space.ARENA, Space.PEER),
+    Lane.PEER_PREFETCH: (Space.PEER, Space.ARENA),
 }
 
 
@@ -35,7 +39,7 @@ def copy_problem(graph: Graph, step: Step) -> str | None:
     name = f"copies {source.buffer} [{source.start}, {source.stop})"
     if ROUTES.get(step.lane) != (source.space, target.space):
         route = f"from {source.space.name.lower()} to {target.space.name.lower()}"
-        return f"{name} {route} on the {step.lane.name.lower()} lane"
+        return f"{name} {route} on the {lane_name(step.lane)} lane"
     if source.form != target.form:
         return f"{name} from {source.form} to {target.form}"
     if source.form.tail:
@@ -50,7 +54,7 @@ def recode_problem(graph: Graph, step: Step) -> str | None:
     source, target = step.reads[0], step.writes[0]
     name = f"recodes {source.buffer} [{source.start}, {source.stop})"
     if step.lane is not Lane.COMPUTE:
-        return f"{name} on the {step.lane.name.lower()} lane"
+        return f"{name} on the {lane_name(step.lane)} lane"
     if (source.space, target.space) != (Space.ARENA, Space.ARENA):
         return f"{name} outside the arena"
     encodes = source.form == RAW

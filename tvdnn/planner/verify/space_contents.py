@@ -22,7 +22,7 @@ class ByteRange:
     encoder: int = CALLER
     exact: bool = True  # no lossy code has rounded the values
     # By lane, the last step that read the bytes since.
-    readers: list[int] = field(default_factory=lambda: [CALLER, CALLER, CALLER])
+    readers: list[int] = field(default_factory=lambda: [CALLER] * len(Lane))
 
 
 class SpaceContents:
