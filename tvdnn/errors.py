@@ -26,7 +26,14 @@ class BudgetError(TvdnnError):
 
 
 class HostMemoryError(TvdnnError):
-    """The plan needs more pinned host memory than `host_budget` allows or than the host has."""
+    """The plan needs more bytes on the host, or in another tier, than there are or are allowed."""
+
+
+class FileError(TvdnnError):
+    """A section could not be written to the file of a plan, or not be read back as it was.
+
+    Parameters and optimizer state are as they were before the step.
+    """
 
 
 class UnsupportedOpError(TvdnnError):

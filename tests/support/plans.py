@@ -22,7 +22,7 @@ from tvdnn.graph import (
     is_packed,
     must_be_separate,
 )
-from tvdnn.planner.ir.plan import HOST, Bridge, Plan, Segment, Slot
+from tvdnn.planner.ir.plan import FILE, HOST, Bridge, Plan, Segment, Slot
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
 
@@ -36,14 +36,35 @@ class Turn:
     after: frozenset[int]
 
 
-def random_plan(graph: Graph, rng: random.Random) -> Plan:
-    """A plan of `graph` drawn from all that the data model can say of it."""
+def random_plan(graph: Graph, rng: random.Random, tiers: Sequence[str | None] = (HOST,)) -> Plan:
+    """A plan of `graph` drawn from all that the data model can say of it.
+
+    What leaves the device goes to one of the tiers. Where one is the file, updates come last.
+    """
     turns = ordered(graph, recomputed(graph, rng))
+    if FILE in tiers:
+        turns = _with_updates_last(graph, turns)
     segments = tuple(_random_segments(graph, turns, rng))
     transfers = list(_random_transfers(graph, segments, rng))
     codes = list(_random_codes(graph, segments, rng))
     restored = _random_restored(graph, segments, rng)
-    return Plan("random", segments, (*_apart_from(restored, transfers), *codes, *restored))
+    bridges = (*_apart_from(restored, transfers), *codes, *restored)
+    if len(tiers) > 1:
+        bridges = tuple(
+            replace(each, tier=rng.choice(tiers)) if each.tier else each for each in bridges
+        )
+    return Plan("random", segments, bridges)
+
+
+def _with_updates_last(graph: Graph, turns: Sequence[Turn]) -> list[Turn]:
+    """The turns, those that change parameters behind all others."""
+    passes = [graph.passes[turn.pass_index] for turn in turns]
+    changing = {number for number, each in enumerate(passes) if each.changes_parameters}
+    others = frozenset(range(len(turns))) - changing
+    return [
+        replace(each, after=each.after | others) if number in changing else each
+        for number, each in enumerate(turns)
+    ]
 
 
 def recomputed(graph: Graph, rng: random.Random) -> list[Slot]:

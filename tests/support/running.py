@@ -14,6 +14,7 @@ from tvdnn.runtime.binding import Tensors
 from tvdnn.runtime.cpu_executor import POISON
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.runner import Runner
+from tvdnn.runtime.section_file import SectionFile
 
 SENTINEL = 0x7F  # four of them are 3.4e38, far from anything that is computed
 BEYOND_NBYTES = 8192
@@ -47,9 +48,17 @@ def random_batches(count: int, shape: tuple[int, ...], classes: int, seed: int) 
 
 
 def train(
-    net: nn.Module, schedule: Schedule, batches: Sequence[Batch], *, order_seed: int | None = None
+    net: nn.Module,
+    schedule: Schedule,
+    batches: Sequence[Batch],
+    *,
+    order_seed: int | None = None,
+    file: SectionFile | None = None,
 ) -> Outcome:
-    """Train a copy of `net` by SGD with momentum, a step a batch, over memory poisoned before."""
+    """Train a copy of `net` by SGD with momentum, a step a batch, over memory poisoned before.
+
+    A second arena stands in for that of a peer. `file` takes what goes to one.
+    """
     net = copy.deepcopy(net)
     params, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     momenta = {name: torch.zeros_like(param) for name, param in params.items()}
@@ -57,6 +66,10 @@ def train(
     arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
     arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES, schedule.pages)
     slab.reserve(max(1, schedule.slab_nbytes))
+    peer = Arena(torch.device("cpu"))
+    peer.reserve(schedule.peer_nbytes)
+    if file is not None:
+        file.reserve(schedule.file_nbytes)
     detached = {name: param.detach() for name, param in params.items()}
     updates = {name: (param, momenta[name]) for name, param in detached.items()}
     updates |= {name: (buffer,) for name, buffer in buffers.items()}
@@ -66,6 +79,8 @@ def train(
         kernels="torch",
         arena=arena,
         slab=slab,
+        file=file,
+        peer=peer,
         order_seed=order_seed,
     )
     runner.refresh()
@@ -73,6 +88,7 @@ def train(
     for number, (x, y) in enumerate(batches):
         arena.bytes.fill_(POISON if number else SENTINEL)
         slab.bytes.fill_(POISON)
+        peer.bytes.fill_(POISON)
         sgd = (LEARNING_RATE, MOMENTUM, 0.0, 0.0, float(number == 0), 1.0)
         write_control(block, sgd, 1.0, number)
         runner.fill(schedule.graph.network.inputs[0], x)

@@ -84,12 +84,14 @@ def training_graph(
     chunk_size: ChunkSize = None,
     sections: int | None = None,
     row_tiles: int | None = None,
+    updates_last: bool = False,
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
     `fuse` joins ops that a kernel computes; with `coded_pools`, where they are not joined, max
     poolings behind a ReLU leave codes; `loss` and `loss_weights` are as Trainer's; `chunk_size` is
     the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if not by size.
+    With `updates_last` parameters are updated behind all else, as plans that use a file ask.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
@@ -97,7 +99,7 @@ def training_graph(
     found = computed_nbytes(network, settings.mode, {})
     settings = replace(settings, fuse=fuse, coded_pools=coded_pools)
     settings = replace(settings, row_tiles=row_tiles, computed_nbytes=found)
-    return expand(network, settings)
+    return expand(network, replace(settings, updates_last=updates_last))
 
 
 def with_rewrites_for(settings: Settings, policy: str | None) -> Settings:

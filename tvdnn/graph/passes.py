@@ -120,6 +120,11 @@ class Pass:
         return self.read_buffers | self.written_buffers
 
     @property
+    def changes_parameters(self) -> bool:
+        """True if a launch updates parameters or their gradients' sums. Statistics are neither."""
+        return bool(self.updates) and not self.effects
+
+    @property
     def reads_neighbours(self) -> bool:
         """True if a launch reads neighbouring row tiles. Its last write is then their scratch."""
         return any(use.neighbour for use in self.reads)

@@ -32,6 +32,10 @@ class Builder(Masks):
     param_places: dict[str, list[int]] = field(default_factory=dict)
     # By parameter, the sums that ops have left of its gradient.
     partials: dict[str, list[str]] = field(default_factory=dict)
+    # Whether parameters are updated behind all other passes.
+    updates_last: bool = False
+    # The parameters whose gradients are whole, and whose updates come last.
+    deferred_updates: list[str] = field(default_factory=list)
     # The parameters whose update waits for others to share a launch.
     batched_updates: list[str] = field(default_factory=list)
     # By parameter, how many ops use it.
@@ -61,7 +65,7 @@ class Builder(Masks):
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
         self.completed_last = self.network.completed_last
-        fuses = self.gradient_sink == "update"
+        fuses = self.gradient_sink == "update" and not self.updates_last
         self.fused_update = frozenset(once - self.completed_last if fuses else ())
 
     def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:

@@ -29,7 +29,7 @@ from .builder import Builder
 from .facts import with_facts
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
-from .optimizer import flush_batched_updates, flush_gradients, take
+from .optimizer import flush_all_updates, flush_gradients, take
 from .read_order import ReadOrder
 from .registry import OPERATORS
 from .split_rows import most_row_tiles, row_tiles_for, split_rows
@@ -86,6 +86,8 @@ class Settings:
     row_tiles: int | None = None
     # The bytes of sections of maps of some classes.
     chunk_classes: tuple[tuple[int, int], ...] = ()
+    # Whether parameters are updated behind all other passes, with whole gradients until then.
+    updates_last: bool = False
 
 
 @without_collection()
@@ -174,6 +176,7 @@ def _builder(
         wanted=wanted,
         optimizer=settings.optimizer or SGD(),
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
+        updates_last=settings.updates_last,
         order=ReadOrder(traced, tiled.ops),
         strided={kind: each.strided for kind, each in OPERATORS.items()},
     )
@@ -314,7 +317,7 @@ def _backward(b: Builder, settings: Settings) -> None:
         b.drop_grads(op.output)
         unflushed.append(op)
     _flush_all(b, unflushed)
-    flush_batched_updates(b)
+    flush_all_updates(b)
     for name, count in b.uses.items():
         if count > 1 and name in b.param_grads:
             take(b, name)

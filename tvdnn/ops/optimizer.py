@@ -29,11 +29,27 @@ def flush_gradients(b: Builder, op: Op) -> None:
     for param in dict.fromkeys(op.params):
         if param not in b.param_grads or b.uses[param] > 1:
             continue
-        if b.sink_of(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
-            b.batched_updates.append(param)
+        if b.updates_last:
+            b.deferred_updates.append(param)
         else:
-            take(b, param)
+            _take_or_batch(b, param)
     flush_batched_updates(b, least=TENSORS)
+
+
+def _take_or_batch(b: Builder, param: str) -> None:
+    """Consume a whole gradient, or have a small parameter wait for others."""
+    if b.sink_of(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
+        b.batched_updates.append(param)
+    else:
+        take(b, param)
+
+
+def flush_all_updates(b: Builder) -> None:
+    """Consume all gradients that are whole by the end of backward."""
+    for param in b.deferred_updates:
+        _take_or_batch(b, param)
+        flush_batched_updates(b, least=TENSORS)
+    flush_batched_updates(b)
 
 
 def take(b: Builder, param: str) -> None:

@@ -26,8 +26,9 @@ from ..graph import (
 )
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
-from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
+from ..planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from ..planner.ir.settings import ENGINE, KERNEL
+from .file_calls import behind_error_word, file_call
 from .row_halo import Copy, halo_tile, joined_tiles
 from .views import ByteViews
 
@@ -88,7 +89,7 @@ def bind(
     counting = next((i for i, step in enumerate(schedule.steps) if step.count_word >= 0), None)
     if counting is not None:
         calls[counting] = behind_clearing(calls[counting], memory, kernels)
-    return calls
+    return behind_error_word(schedule, calls, memory, tensors.control, kernels)
 
 
 def behind_clearing(call: Call, memory: ByteViews, kernels: SimpleNamespace) -> Call:
@@ -113,6 +114,8 @@ def bind_step(
     copies: str = ENGINE,
 ) -> Call:
     """The call of one step."""
+    if step.lane in (Lane.FILE_WRITE, Lane.FILE_READ):
+        return file_call(step, memory)
     if step.action is Action.COPY:
         source, target = memory.bytes_of(step.reads[0]), memory.bytes_of(step.writes[0])
         move = kernels.transfer if copies == KERNEL else _copy

@@ -41,6 +41,7 @@ class CpuExecutor:
         self._clock = clock
         self._stays = _stays_by_step(schedule)
         self._tails = _tails_by_last_step(schedule)
+        self._bounced = _bounced_by_last_step(schedule)
 
     def run(self, first: int, end: int) -> None:
         """Run steps [first, end)."""
@@ -51,8 +52,8 @@ class CpuExecutor:
                 users[number] -= 1
                 if users[number] == 0:
                     self._poison(number, end)
-            for tail in self._tails.get(index, ()):
-                self._memory.bytes_of(tail).fill_(POISON)
+            for operand in (*self._tails.get(index, ()), *self._bounced.get(index, ())):
+                self._memory.bytes_of(operand).fill_(POISON)
 
     def timed(self, first: int, end: int) -> Lap:
         """Run steps [first, end). The lap returns their seconds."""
@@ -118,4 +119,19 @@ def _tails_by_last_step(schedule: Schedule) -> dict[int, list[Operand]]:
     found: dict[int, list[Operand]] = {}
     for (_, tail), index in ends.items():
         found.setdefault(index, []).append(tail)
+    return found
+
+
+def _bounced_by_last_step(schedule: Schedule) -> dict[int, list[Operand]]:
+    """By step, the bytes of the slab that it is the last to read on their way to or from a file."""
+    found: dict[int, list[Operand]] = {}
+    read: set[Operand] = set()
+    for index, step in enumerate(schedule.steps):
+        if step.lane is Lane.FILE_WRITE:
+            found.setdefault(index, []).append(step.reads[0])
+        elif step.lane is Lane.FILE_READ:
+            read.add(step.writes[0])
+        elif step.lane is Lane.PREFETCH and step.reads[0] in read:
+            found.setdefault(index, []).append(step.reads[0])
+            read.remove(step.reads[0])
     return found

@@ -22,7 +22,8 @@ from .cuda_executor import CudaExecutor
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .pages import Mapping
-from .views import ByteViews
+from .section_file import SectionFile
+from .views import NO_BYTES, ByteViews
 
 Progress = Callable[[str, float], None]
 
@@ -46,6 +47,8 @@ class Runner:
         kernels: str,
         arena: Arena,
         slab: Slab,
+        file: SectionFile | None = None,
+        peer: Arena | None = None,
         order_seed: int | None = None,
         delay_seed: int | None = None,
         clock: Costs | None = None,
@@ -60,7 +63,7 @@ class Runner:
         own = Configurations(configurations) if configurations else None
         self._kernels = kernel_set(kernels, own)
         self._precision = DTYPES[schedule.graph.dtype][1]
-        self._arena, self._slab = arena, slab
+        self._arena, self._slab, self._file, self._peer = arena, slab, file, peer
         self._order_seed, self._delay_seed = order_seed, delay_seed
         self._clock, self._copies = clock, copies
         self._progress = progress
@@ -88,7 +91,7 @@ class Runner:
         if self._mapping is not None:
             self._mapping.close()
             self._mapping = None
-        self._generations = (-1, -1)
+        self._generations = (-1, -1, -1)
 
     def refresh(self) -> bool:
         """Bind and capture where arena or slab have moved. Returns whether that was done.
@@ -96,7 +99,7 @@ class Runner:
         Call it before inputs are filled: capture overwrites the arena. Arena and slab must be as
         large as the schedule needs.
         """
-        due = self._generations != (self._arena.generation, self._slab.generation)
+        due = self._generations != self._present_generations()
         if due:
             self._prepare()
         return due
@@ -177,7 +180,10 @@ class Runner:
 
     @contextmanager
     def _running(self, *, measured: bool = False) -> Iterator[CpuExecutor | CudaExecutor]:
-        """The executor for a step. If the step fails, the runner is dead afterwards."""
+        """The executor for a step. If the step fails, the runner is dead afterwards.
+
+        Raises FileError where a copy of the file failed, which leaves the runner as it was.
+        """
         if self._dead is not None:
             raise EngineError(
                 f"this engine stopped after a failed step ({self._dead}); make a new one"
@@ -190,6 +196,14 @@ class Runner:
         except BaseException as error:
             self._dead = f"{type(error).__name__}: {error}"
             raise
+        if self._file is not None and self.schedule.file_nbytes:
+            self._raise_file_fault(self._file)
+
+    def _raise_file_fault(self, file: SectionFile) -> None:
+        """Raise FileError if a section was not written or read. Later steps train again."""
+        if file.fault is not None:
+            self._tensors.control.flag.zero_()
+        file.raise_fault()
 
     def read(
         self,
@@ -253,7 +267,8 @@ class Runner:
         if pages is not None:
             self._mapping = self._arena.mapped(pages)
             arena = self._mapping.bytes
-        self._memory = ByteViews(arena, self._slab.bytes, self.counts)
+        peer = NO_BYTES if self._peer is None else self._peer.bytes
+        self._memory = ByteViews(arena, self._slab.bytes, self.counts, peer, self._file)
         calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)
@@ -261,7 +276,11 @@ class Runner:
             self._executor = CpuExecutor(
                 self.schedule, self._memory, calls, seed=self._order_seed, clock=self._clock
             )
-        self._generations = (self._arena.generation, self._slab.generation)
+        self._generations = self._present_generations()
+
+    def _present_generations(self) -> tuple[int, int, int]:
+        peer = 0 if self._peer is None else self._peer.generation
+        return self._arena.generation, self._slab.generation, peer
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
         """Run everything once on scratch bytes, which loads all kernels, then capture."""

@@ -1,4 +1,4 @@
-"""Views: the bytes of arena and slab, and the rows of buffers as tensors over these bytes."""
+"""Views: the bytes of arena, slab and peer, and the rows of buffers as tensors over these bytes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,17 +8,21 @@ import torch
 from ..graph import Buffer, in_form
 from ..ops.operator import TORCH_DTYPES
 from ..planner.ir.schedule import Operand, Space
+from .section_file import SectionFile
 
 NO_COUNTS: Final = torch.empty(0, dtype=torch.int32)
+NO_BYTES: Final = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteViews:
-    """The device arena and the pinned slab, as bytes, and the counts of packed codes."""
+    """The spaces of a schedule: all but the file as bytes. And the counts of packed codes."""
 
     arena: torch.Tensor
     slab: torch.Tensor
     counts: torch.Tensor = NO_COUNTS  # int32, on the device
+    peer: torch.Tensor = NO_BYTES  # the arena on another GPU
+    file: SectionFile | None = None
 
     def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
         """The rows of the operand, or their codes, as a tensor."""
@@ -28,5 +32,5 @@ class ByteViews:
 
     def bytes_of(self, operand: Operand) -> torch.Tensor:
         """The bytes of the operand."""
-        space = self.arena if operand.space is Space.ARENA else self.slab
-        return space.narrow(0, operand.offset, operand.nbytes)
+        spaces = {Space.ARENA: self.arena, Space.SLAB: self.slab, Space.PEER: self.peer}
+        return spaces[operand.space].narrow(0, operand.offset, operand.nbytes)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from ...graph import RAW, Form, Graph
 from ...placement import aligned
+from .budgets import NO_TIERS, TierBudgets
 from .page_map import PageMap
 from .plan import FILE, HOST, PEER, Plan
 
@@ -56,6 +57,27 @@ LANE_PAIRS: Final = (
     LanePair(PEER, Lane.PEER_OFFLOAD, Lane.PEER_PREFETCH, Space.ARENA, Space.PEER, on_device=True),
 )
 COPY_LANES: Final = tuple(lane for pair in LANE_PAIRS for lane in (pair.out, pair.back))
+BACK_LANES: Final = tuple(pair.back for pair in LANE_PAIRS)
+SOURCES: Final = {
+    lane: space
+    for pair in LANE_PAIRS
+    for lane, space in ((pair.out, pair.near), (pair.back, pair.far))
+}
+DESTINATIONS: Final = {
+    lane: space
+    for pair in LANE_PAIRS
+    for lane, space in ((pair.out, pair.far), (pair.back, pair.near))
+}
+_PAIR_OF: Final = {pair.tier: pair for pair in LANE_PAIRS}
+# By tier, the links over which sections go there from the device, in their order.
+ROUTES: Final = {
+    HOST: (_PAIR_OF[HOST],),
+    FILE: (_PAIR_OF[HOST], _PAIR_OF[FILE]),
+    PEER: (_PAIR_OF[PEER],),
+}
+# Offsets of sections in the file, and of their bounce buffers in the slab, are multiples of this
+# number of bytes, as reads and writes past the page cache ask.
+FILE_ALIGNMENT: Final = 4096
 
 
 class Action(Enum):
@@ -142,6 +164,15 @@ class Schedule:
     host_budget_nbytes: int | None
     num_counts: int = 0  # words outside the arena, each with the number of values of a packed code
     pages: PageMap | None = None  # of a paged arena
+    file_nbytes: int = 0
+    peer_nbytes: int = 0
+    tiers: TierBudgets = NO_TIERS  # beside the host's
+
+    @property
+    def sizes(self) -> Mapping[Space, int]:
+        """By space, its bytes; of a paged arena the physical ones."""
+        away = {Space.SLAB: self.slab_nbytes, Space.FILE: self.file_nbytes}
+        return {Space.ARENA: self.arena_nbytes, **away, Space.PEER: self.peer_nbytes}
 
     @property
     def fixed(self) -> Mapping[str, int]:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from ...errors import ScheduleError
 from ...graph import RAW, Form, Graph, Pass, Use, in_form, overlap
-from ..ir.plan import Bridge, Plan
+from ..ir.plan import HOST, Bridge, Plan
 from .due_bridges import (
     Section,
     by_section,
@@ -24,6 +24,7 @@ from .program import (
     Recode,
     Runs,
     end_of_last,
+    offload_source,
     unroll,
 )
 
@@ -206,13 +207,18 @@ class _ProgramBuilder:
                 f"the plan offloads {buffer} after slot {bridge.after}, "
                 f"but {self._pass_name(before.last)} still uses it"
             )
-        before.is_offloaded = not before.clean
+        before.tier = bridge.tier or HOST
+        before.is_offloaded = not before.clean or before.tier != self._tier_of(previous)
         number = self._open(index, buffer, section, form)
         self._fill_as(number, previous)
         live = self._intervals[number]
         live.previous, live.clean = previous, True
         live.earliest_prefetch = self._slot_start.get(bridge.earliest_prefetch, index)
         return number
+
+    def _tier_of(self, number: int) -> str:
+        """The tier that has the bytes of a prefetched interval."""
+        return self._intervals[offload_source(self._intervals, number)].tier
 
     def _decode(self, launch: ProgramLaunch, use: Use) -> None:
         """Add the recodes of the codes that the launch needs raw."""

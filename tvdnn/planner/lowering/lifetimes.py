@@ -51,12 +51,14 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
     before: dict[tuple[str, int, Form], int] = {}
     for number, live in enumerate(prog.intervals):
         fetched = live.is_prefetched
-        first = (Lane.PREFETCH, number) if fetched else (Lane.COMPUTE, live.first)
-        last = (Lane.OFFLOAD, number) if live.is_offloaded else (Lane.COMPUTE, live.last)
+        first = prog.route_back(number)[-1].back if fetched else Lane.COMPUTE
+        last = prog.route_out(number)[0].out if live.is_offloaded else Lane.COMPUTE
+        begin = at[first, number if fetched else live.first]
+        end_at = at[last, number if live.is_offloaded else live.last]
         is_input = live.written < live.first and not fetched
-        begins.append(phases[live.first >= prog.phase_split][0] if is_input else at[first])
+        begins.append(phases[live.first >= prog.phase_split][0] if is_input else begin)
         phase_end = phases[live.last >= prog.phase_split][1]
-        ends.append(phase_end if live.pinned_to_phase_end else min(end, at[last] + reuse_delay))
+        ends.append(phase_end if live.pinned_to_phase_end else min(end, end_at + reuse_delay))
         section = live.buffer, live.section, live.form
         if section in before:
             ends[before[section]] = min(ends[before[section]], begins[number] - 1)

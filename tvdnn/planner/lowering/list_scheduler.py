@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.costs import Costs
-from ..ir.plan import HOST
-from ..ir.schedule import Lane
+from ..ir.schedule import COPY_LANES, Lane
 from .program import NONE, Program
 
 
@@ -71,9 +70,12 @@ class ListScheduler:
         self._sizes = sizes
         self._seconds = program.launch_seconds(costs)
         self._ends = [0.0] * len(program.launches)
-        self._compute_s = self._offload_s = self._prefetch_s = 0.0
+        self._compute_s = 0.0
+        self._free_s = dict.fromkeys(COPY_LANES, 0.0)  # by lane, the end of its last copy
         self._live = 0
-        self._pending: deque[tuple[float, int]] = deque()  # offloads: end in seconds, interval
+        # By the lane that they leave the device on, offloads: end in seconds, interval.
+        self._pending: dict[Lane, deque[tuple[float, int]]] = {}
+        self._landed: dict[int, float] = {}  # by offloaded interval, the second it is in its tier
         self._arrival: dict[int, float] = {}
         self._freed: set[int] = set()
         self._delayed = NONE  # the next prefetch, if its bytes did not fit before
@@ -85,6 +87,11 @@ class ListScheduler:
             self._starting[live.first].append(number)
             self._ending[live.last].append(number)
         lives = program.intervals
+        self._near_back = {
+            program.route_back(number)[-1].back
+            for number, live in enumerate(lives)
+            if live.is_prefetched
+        }
         self._queue = deque(n for ns in self._starting for n in ns if lives[n].is_prefetched)
 
     def run(self) -> Iterator[Item]:
@@ -105,7 +112,7 @@ class ListScheduler:
     @property
     def end_s(self) -> float:
         """The end of the last launch or copy, in seconds."""
-        return max(self._compute_s, self._offload_s, self._prefetch_s)
+        return max(self._compute_s, *self._free_s.values())
 
     @property
     def compute_s(self) -> float:
@@ -113,20 +120,29 @@ class ListScheduler:
         return sum(self._seconds)
 
     def _finish_copies(self) -> Iterator[Item]:
-        while self._pending:
-            yield self._finish_oldest()
-        self._compute_s = max(self._compute_s, self._prefetch_s)
+        while self._oldest() is not None:
+            yield from self._finish_oldest()
+        self._compute_s = max(self._compute_s, *self._free_s.values())
 
     def _free_ended_offloads(self) -> Iterator[Item]:
-        while self._pending and self._pending[0][0] <= self._compute_s:
-            yield self._finish_oldest()
+        while (oldest := self._oldest()) is not None and oldest[0] <= self._compute_s:
+            yield from self._finish_oldest()
 
-    def _finish_oldest(self) -> Item:
-        end_s, number = self._pending.popleft()
+    def _oldest(self) -> tuple[float, Lane] | None:
+        """The end of the offload that ends first, and its lane."""
+        return min(
+            ((each[0][0], lane) for lane, each in self._pending.items() if each), default=None
+        )
+
+    def _finish_oldest(self) -> Iterator[Item]:
+        oldest = self._oldest()
+        assert oldest is not None
+        end_s, number = self._pending[oldest[1]].popleft()
         self._live -= self._sizes[number]
         self._compute_s = max(self._compute_s, end_s)
         self._freed.add(number)
-        return Item(Lane.OFFLOAD, number)
+        for pair in self.program.route_out(number):
+            yield Item(pair.out, number)
 
     def _new_nbytes(self, index: int) -> int:
         """Bytes of the intervals that begin with launch `index` and are not prefetched yet."""
@@ -136,9 +152,9 @@ class ListScheduler:
         """Wait for offloads until the launch's bytes are below its limit."""
         new = self._new_nbytes(index)
         while self._live + new > self._limits[index]:
-            if not self._pending:
+            if self._oldest() is None:
                 raise CapacityError(f"launch {index} requires {self._live + new} live bytes")
-            yield self._finish_oldest()
+            yield from self._finish_oldest()
         self._live += new
 
     def _prefetch_needed(self, index: int) -> Iterator[Item]:
@@ -146,26 +162,56 @@ class ListScheduler:
             number = self._queue[0]
             yield from self._wait_for_offload(number)
             self._queue.popleft()
-            yield self._prefetch(number)
+            yield from self._prefetch(number)
 
     def _wait_for_offload(self, number: int) -> Iterator[Item]:
         while not self._has_left(number):
-            yield self._finish_oldest()
+            yield from self._finish_oldest()
 
     def _has_left(self, number: int) -> bool:
         return self.program.intervals[number].previous in self._freed
 
-    def _prefetch(self, number: int) -> Item:
-        link, live = self._costs.links[HOST], self.program.intervals[number]
-        rate = link.back_duplex if self._pending else link.back
-        start_s = max(self._prefetch_s, self._earliest_s(number))
+    def _prefetch(self, number: int) -> Iterator[Item]:
+        *far, near = self.program.route_back(number)
+        link, live = self._costs.links[near.tier], self.program.intervals[number]
+        rate = link.back_duplex if self._pending.get(near.out) else link.back
+        start_s = max(self._free_s[near.back], self._earliest_s(number))
+        if far:
+            ready_s = self._read(number)
+            start_s = max(start_s, ready_s)
         delayed = number == self._delayed  # its bytes are of a launch or a copy that has just ended
         if delayed and self._patient:
             start_s = max(start_s, self._compute_s)
-        self._prefetch_s = start_s + link.latency_s + live.nbytes / rate
-        self._arrival[number] = self._prefetch_s
+        self._arrival[number] = start_s + link.latency_s + live.nbytes / rate
+        self._free_s[near.back] = self._arrival[number]
         self.begins[number] = max(start_s, self._compute_s) if delayed else start_s
-        return Item(Lane.PREFETCH, number)
+        for pair in (*far, near):
+            yield Item(pair.back, number)
+
+    def _prefetch_start_s(self, number: int) -> float:
+        """The second from which the lane of a prefetch is free, and its bytes are on the host."""
+        *far, near = self.program.route_back(number)
+        ready_s = self._read_ends_s(number)[-1] if far else 0.0
+        return max(self._free_s[near.back], ready_s)
+
+    def _read_ends_s(self, number: int) -> list[float]:
+        """The seconds at which the bytes of a prefetch come over each link behind the host's."""
+        program = self.program
+        ends_s, ready_s = list[float](), self._landed.get(program.offload_source(number), 0.0)
+        for pair in program.route_back(number)[:-1]:
+            link = self._costs.links[pair.tier]
+            start_s = max(self._free_s[pair.back], ready_s)
+            rate = link.back_duplex if self._free_s[pair.out] > start_s else link.back
+            ready_s = start_s + link.latency_s + program.intervals[number].nbytes / rate
+            ends_s.append(ready_s)
+        return ends_s
+
+    def _read(self, number: int) -> float:
+        """Bring the bytes of a prefetch to the host; returns the second at which they are there."""
+        ends_s = self._read_ends_s(number)
+        for pair, end_s in zip(self.program.route_back(number), ends_s, strict=False):
+            self._free_s[pair.back] = end_s
+        return ends_s[-1]
 
     def _earliest_s(self, number: int) -> float:
         """The end of the launch before the one at which the prefetch may be issued."""
@@ -175,10 +221,12 @@ class ListScheduler:
     def _prefetch_ahead(self, index: int) -> Iterator[Item]:
         """Issue prefetches that would start during launch `index`, as far as bytes allow."""
         end_s = self._start_s(index) + self._seconds[index]
-        while self._queue and self._prefetch_s < end_s:
+        while self._queue:
             number = self._queue[0]
             live = self.program.intervals[number]
             if live.earliest_prefetch > index or not self._has_left(number):
+                return
+            if self._prefetch_start_s(number) >= end_s:
                 return
             if not self._fits(index, number):
                 self._delayed = number
@@ -186,7 +234,7 @@ class ListScheduler:
             self._queue.popleft()
             self._live += self._sizes[number]
             self._reserved[index : live.first] += self._sizes[number]
-            yield self._prefetch(number)
+            yield from self._prefetch(number)
 
     def _fits(self, index: int, number: int) -> bool:
         live = self.program.intervals[number]
@@ -209,7 +257,6 @@ class ListScheduler:
 
     def _release(self, index: int) -> None:
         """Free the intervals that end with launch `index`, at once or by an offload."""
-        link = self._costs.links[HOST]
         for number in self._ending[index]:
             live = self.program.intervals[number]
             if not live.is_offloaded:
@@ -218,8 +265,13 @@ class ListScheduler:
                 self.ends[number] = self._compute_s
                 continue
             ready_s = self._ends[live.written] if live.written >= 0 else 0.0
-            rate = link.out_duplex if self._prefetch_s > self._offload_s else link.out
-            copy_s = link.latency_s + live.nbytes / rate
-            self._offload_s = max(self._offload_s, ready_s) + copy_s
-            self.ends[number] = max(self._offload_s, self._compute_s)
-            self._pending.append((self.ends[number], number))
+            for pair in self.program.route_out(number):
+                link, free_s = self._costs.links[pair.tier], self._free_s
+                rate = link.out_duplex if free_s[pair.back] > free_s[pair.out] else link.out
+                copy_s = link.latency_s + live.nbytes / rate
+                ready_s = max(free_s[pair.out], ready_s) + copy_s
+                free_s[pair.out] = ready_s
+            self._landed[number] = ready_s
+            near = self.program.route_out(number)[0]
+            self.ends[number] = max(self._free_s[near.out], self._compute_s)
+            self._pending.setdefault(near.out, deque()).append((self.ends[number], number))

@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph import RAW, Form, Graph, Pass, in_form, is_packed, tail_of
 from ..ir.costs import Costs, Forms, num_ranges
-from ..ir.plan import Plan
+from ..ir.plan import HOST, Plan
+from ..ir.schedule import ROUTES, Lane, LanePair
 
 # The number of no live interval.
 NONE = -1
@@ -62,8 +63,9 @@ class LiveInterval:
     nbytes: int
     form: Form = RAW
     previous: int = NONE  # number of the interval before the prefetch that begins this one
-    clean: bool = False  # no launch has written it: the host has the same bytes
+    clean: bool = False  # no launch has written it: its tier has the same bytes
     is_offloaded: bool = False  # it ends with an offload; a clean one needs none
+    tier: str = HOST  # in which an offload leaves it
     pinned_to_phase_end: bool = False  # it lasts until its phase of the step has ended
     earliest_prefetch: int = 0  # launch before which no prefetch is issued
 
@@ -168,12 +170,37 @@ class Program:
         return f"{self.graph.passes[launch.pass_index].name} {rows}"
 
     def offload_source(self, number: int) -> int:
-        """The number of the interval whose offload made the host copy of prefetched `number`."""
+        """The number of the interval whose offload left the bytes of prefetched `number`."""
+        return offload_source(self.intervals, number)
 
-        number = self.intervals[number].previous
-        while not self.intervals[number].is_offloaded:
-            number = self.intervals[number].previous
-        return number
+    def route_out(self, number: int) -> tuple[LanePair, ...]:
+        """The links over which offloaded interval `number` leaves, in their order."""
+        return ROUTES[self.intervals[number].tier]
+
+    def route_back(self, number: int) -> tuple[LanePair, ...]:
+        """The links over which prefetched interval `number` returns, in their order."""
+        return ROUTES[self.intervals[self.offload_source(number)].tier][::-1]
+
+    def copy_before(self, lane: Lane, number: int) -> tuple[Lane, int] | None:
+        """The copy that left the bytes which the copy of an interval on a lane takes.
+
+        Given as its lane and its interval; None where it takes them from the device.
+        """
+        out = [pair.out for pair in self.route_out(number)]
+        if lane in out:
+            at = out.index(lane)
+            return (out[at - 1], number) if at else None
+        back = self.route_back(number)
+        at = [pair.back for pair in back].index(lane)
+        return (back[at - 1].back, number) if at else (back[0].out, self.offload_source(number))
+
+
+def offload_source(intervals: Sequence[LiveInterval], number: int) -> int:
+    """The number of the interval whose offload left the bytes of prefetched `number`."""
+    number = intervals[number].previous
+    while not intervals[number].is_offloaded:
+        number = intervals[number].previous
+    return number
 
 
 def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:

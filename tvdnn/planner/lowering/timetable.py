@@ -8,7 +8,7 @@ import numpy as np
 from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from ..ir.schedule import Lane
+from ..ir.schedule import BACK_LANES, Lane
 from .build_program import build_program
 from .launch_limits import MemoryLimit
 from .list_scheduler import CapacityError, Item, ListScheduler, required_nbytes
@@ -74,7 +74,7 @@ class Timetable:
         if self.program.phase_split == len(self.program.launches):
             return len(self.items)
         launch = self.items.index(Item(Lane.COMPUTE, self.program.phase_split))
-        ahead = (i for i in range(launch) if self.items[i].lane is not Lane.PREFETCH)
+        ahead = (i for i in range(launch) if self.items[i].lane not in BACK_LANES)
         return 1 + max(ahead, default=-1)
 
 

@@ -130,18 +130,18 @@ class _PlacedScheduler(ListScheduler):
 
     def _wait_for_place(self, number: int) -> Iterator[Item]:
         while not self._before[number] <= self._freed:
-            yield self._finish_oldest()
+            yield from self._finish_oldest()
 
     def _prefetch_ahead(self, index: int) -> Iterator[Item]:
         """Issue prefetches that would start during launch `index`, in places that are free."""
         end_s = self._start_s(index) + self._seconds[index]
-        while self._prefetch_s < end_s:
+        while any(self._free_s[lane] < end_s for lane in self._near_back):
             following = islice(self._queue, 1 + OVERTAKEN)
             number = next((each for each in following if self._may_come(index, each)), NONE)
-            if number == NONE:
+            if number == NONE or self._prefetch_start_s(number) >= end_s:
                 return
             self._queue.remove(number)
-            yield self._prefetch(number)
+            yield from self._prefetch(number)
 
     def _may_come(self, index: int, number: int) -> bool:
         opens = self.program.intervals[number].earliest_prefetch

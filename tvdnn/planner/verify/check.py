@@ -20,10 +20,11 @@ from ...graph import (
 )
 from ...units import format_bytes
 from ..ir.page_map import PageMap
+from ..ir.plan import FILE, PEER
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step, lane_name
 from .check_bytes import Clock, check_contents, schedule_error
 from .check_lossy import check_lossy_codes
-from .check_moves import check_counts, copy_problem, gives, recode_problem
+from .check_moves import check_counts, check_updates, copy_problem, gives, recode_problem
 from .check_sums import are_sums, check_sums
 from .coverage import check_coverage
 from .expected_sources import read_sources
@@ -47,7 +48,8 @@ def check(schedule: Schedule) -> None:
     - A lossy code is made behind the last use by forward. Only backward reads what it rounded, and
       only for values.
     - The residencies record the accesses of the steps.
-    - Arena and slab are inside their budgets.
+    - Arena, slab, file and peer are inside their budgets.
+    - Parameters are updated after all copies of the file, so that none is where one fails.
     """
     check_provenance(schedule.graph)
     _check_sizes(schedule)
@@ -59,20 +61,24 @@ def check(schedule: Schedule) -> None:
     clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)
     check_contents(schedule, clocks, expected)
+    check_updates(schedule, clocks)
 
 
 def _check_sizes(schedule: Schedule) -> None:
     limits = (
         ("device bytes", schedule.peak_nbytes, schedule.budget_nbytes, "budget"),
         ("host bytes", schedule.slab_nbytes, schedule.host_budget_nbytes, "host budget"),
+        ("bytes in the file", schedule.file_nbytes, schedule.tiers.nbytes.get(FILE), "file budget"),
+        ("bytes on the peer", schedule.peer_nbytes, schedule.tiers.nbytes.get(PEER), "peer budget"),
     )
     for what, nbytes, limit, name in limits:
         if limit is not None and nbytes > limit:
             raise ScheduleError(
                 f"{nbytes:,} {what} ({format_bytes(nbytes)}) are above the {name} of {limit:,}"
             )
-    if min(schedule.arena_nbytes, schedule.slab_nbytes) < 0:
-        raise ScheduleError("arena and slab cannot have fewer than 0 bytes")
+    for space, nbytes in schedule.sizes.items():
+        if nbytes < 0:
+            raise ScheduleError(f"the {space.name.lower()} cannot have {nbytes} bytes")
     pages = schedule.pages
     if pages is not None:
         _check_pages(pages, schedule.arena_nbytes)
@@ -96,7 +102,7 @@ def _check_pages(pages: PageMap, arena_nbytes: int) -> None:
 def _check_forms(schedule: Schedule) -> None:
     """Check each step by itself: its lane, its range, its operands."""
     graph = schedule.graph
-    sizes = (schedule.addressed_nbytes, schedule.slab_nbytes)
+    sizes = {**schedule.sizes, Space.ARENA: schedule.addressed_nbytes}
     for index, step in enumerate(schedule.steps):
         for operand in (*step.reads, *step.writes):
             if operand.buffer not in graph.buffers:
@@ -138,7 +144,7 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
             found = f"{operand.buffer} [{operand.start}, {operand.stop})"
             return f"{where} on {found}, not on {use.buffer} [{expected[0]}, {expected[1]})"
         if operand.space is not Space.ARENA:
-            return f"{where} on {operand.buffer} in the slab"
+            return f"{where} on {operand.buffer} in the {operand.space.name.lower()}"
         if operand.form not in forms_of_use:
             return f"{where} on {operand.buffer} in form {operand.form!r}"
         if not gives(operand.form, use.need) and use in pass_.reads:

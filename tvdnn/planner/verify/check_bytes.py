@@ -1,4 +1,4 @@
-"""Byte-state proof: a replay of a schedule that tracks what every byte of arena and slab holds."""
+"""Byte-state proof: a replay of a schedule that tracks what every byte of every space holds."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -53,15 +53,14 @@ def check_contents(schedule: Schedule, clocks: Sequence[Clock], expected: ReadSo
 
 
 class _Replay:
-    """The steps of a schedule in their order, and the present contents of both spaces."""
+    """The steps of a schedule in their order, and the present contents of all spaces."""
 
     __slots__ = ("_clocks", "_closing", "_expected", "_graph", "_memory", "_pages", "_schedule")
 
     def __init__(self, schedule: Schedule, clocks: Sequence[Clock], expected: ReadSources) -> None:
         self._schedule, self._graph = schedule, schedule.graph
         self._clocks, self._expected, self._pages = clocks, expected, schedule.pages
-        sizes = schedule.arena_nbytes, schedule.slab_nbytes
-        self._memory = tuple(map(SpaceContents, sizes))  # by Space
+        self._memory = {space: SpaceContents(each) for space, each in schedule.sizes.items()}
         self._closing: dict[int, list[Residency]] = {}
         outputs = frozenset(self._graph.outputs)
         for each in schedule.residencies:

@@ -1,8 +1,10 @@
 """Moves: the checks of copies and recodes, each by itself, and of the words of counts."""
 
+from collections.abc import Sequence
+
 from ...errors import ScheduleError
 from ...graph import RAW, Fact, Form, Graph, Need, codec_of, is_packed, tail_of
-from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step, lane_name
+from ..ir.schedule import FILE_ALIGNMENT, Action, Lane, Operand, Schedule, Space, Step, lane_name
 from .expected_sources import CALLER, ChannelRange, span
 
 ROUTES = {
@@ -31,6 +33,26 @@ def check_counts(schedule: Schedule) -> None:
         counted.add(step.count_word)
 
 
+def check_updates(schedule: Schedule, clocks: Sequence[tuple[int, ...]]) -> None:
+    """Check that launches which update parameters start after all copies of the file have ended.
+
+    `clocks` have by step, and by lane, the last step that has ended before it starts.
+    """
+    last = {step.lane: index for index, step in enumerate(schedule.steps)}
+    ends = {lane: last[lane] for lane in (Lane.FILE_WRITE, Lane.FILE_READ) if lane in last}
+    for index, step in enumerate(schedule.steps if ends else ()):
+        if step.action is not Action.LAUNCH:
+            continue
+        if schedule.graph.passes[step.pass_index].changes_parameters:
+            for lane, end in ends.items():
+                if clocks[index][lane] < end:
+                    name, copy = schedule.step_name(index), schedule.step_name(end)
+                    raise ScheduleError(
+                        f"step {index}, {name}, updates parameters before step {end}, {copy}, "
+                        "which may fail, has ended"
+                    )
+
+
 def copy_problem(graph: Graph, step: Step) -> str | None:
     """Why a step is no copy of whole sections; None if it is one."""
     if len(step.reads) != 1 or len(step.writes) != 1:
@@ -44,6 +66,11 @@ def copy_problem(graph: Graph, step: Step) -> str | None:
         return f"{name} from {source.form} to {target.form}"
     if source.form.tail:
         return f"{name}, the {source.form}, which stays in the slab"
+    if Space.FILE in (source.space, target.space):
+        for each in (source, target):
+            if each.offset % FILE_ALIGNMENT:
+                where = f"byte {each.offset} of the {each.space.name.lower()}"
+                return f"{name} at {where}, which is no multiple of {FILE_ALIGNMENT}"
     return _section_problem(graph, step, name)
 
 

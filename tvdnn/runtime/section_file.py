@@ -1,0 +1,164 @@
+"""The section file: sections at rest on a local disk, with a checksum of each in memory."""
+
+import errno
+import fcntl
+import mmap
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Final
+
+import torch
+
+from ..errors import FileError, HostMemoryError
+from ..planner.ir.schedule import FILE_ALIGNMENT
+from ..units import format_bytes
+
+PAGE: Final = FILE_ALIGNMENT  # bytes of the unit of reads and writes past the page cache
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """A section that could not be written, or not be read back as it was."""
+
+    message: str
+
+
+class SectionFile:
+    """An unnamed file in `folder`, a folder on a local disk. It is gone once it is closed.
+
+    Reads and writes name their bytes by position and go past the page cache where the file system
+    takes that. A section that is read must have the checksum with which it was written.
+
+    The first failure is kept as `fault`, and the int32 `error_word` becomes 1. The step goes on:
+    later writes do nothing, and reads give zeros. Passes that would change parameters read the word
+    before.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.nbytes = 0
+        self.fault: FileFault | None = None
+        self.error_word = torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        try:
+            self._file = TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 (kept open)
+        except OSError as error:
+            raise FileError(
+                f"no file can be made in {self.folder} ({error.strerror}); name a folder on a "
+                "local disk that may be written"
+            ) from error
+        self.direct = self._ask_for_direct()
+        self._checksums: dict[int, tuple[int, int]] = {}  # by offset, bytes and their CRC-32
+        self._page = mmap.mmap(-1, PAGE)  # of the end of a section, which fills no page
+
+    def reserve(self, nbytes: int) -> None:
+        """Grow to at least `nbytes` bytes. Raises HostMemoryError where the disk has fewer."""
+        if nbytes <= self.nbytes:
+            return
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, nbytes)
+        except OSError as error:
+            raise HostMemoryError(
+                f"the plan keeps {format_bytes(nbytes)} in the file in {self.folder}, which cannot "
+                f"grow so far ({error.strerror}); free space there, or lower file_budget"
+            ) from error
+        self.nbytes = nbytes
+
+    def write(self, memory: torch.Tensor, offset: int, name: str) -> None:
+        """Write a section, bytes uint8 [n], at `offset`, a multiple of 4096."""
+        if self.fault is not None:
+            return
+        view = memory.numpy().data
+        self._checksums.pop(offset, None)
+        checksum = zlib.crc32(view)
+        try:
+            self._move(view, offset, writes=True)
+        except OSError as error:
+            self._fail(f"writing {name}", memory.numel(), error)
+            return
+        self._checksums[offset] = len(view), checksum
+
+    def read(self, memory: torch.Tensor, offset: int, name: str) -> None:
+        """Read the section at `offset` into bytes uint8 [n]; zeros where that fails."""
+        if self.fault is None:
+            view = memory.numpy().data
+            try:
+                self._move(view, offset, writes=False)
+                if self._checksums.get(offset) != (len(view), zlib.crc32(view)):
+                    raise OSError(errno.EBADMSG, "its checksum is not that of the bytes written")
+            except OSError as error:
+                self._fail(f"reading {name}", memory.numel(), error)
+        if self.fault is not None:
+            memory.zero_()
+
+    def raise_fault(self) -> None:
+        """Raise FileError if a copy has failed. Later steps may use the file again."""
+        fault, self.fault = self.fault, None
+        self.error_word.zero_()
+        if fault is not None:
+            raise FileError(fault.message)
+
+    def close(self) -> None:
+        """Give the bytes on the disk back."""
+        self._file.close()
+        self._page.close()
+        self._checksums.clear()
+        self.nbytes = 0
+
+    def pwrite(self, view: memoryview, offset: int) -> int:
+        """Write bytes at a position; returns how many were written."""
+        return os.pwrite(self._file.fileno(), view, offset)
+
+    def pread(self, view: memoryview, offset: int) -> int:
+        """Read bytes from a position; returns how many were read."""
+        return os.preadv(self._file.fileno(), [view], offset)
+
+    def _ask_for_direct(self) -> bool:
+        """Whether reads and writes go past the page cache."""
+        handle = self._file.fileno()
+        flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT)
+            try:
+                os.pwrite(handle, mmap.mmap(-1, PAGE), 0)
+            except OSError:
+                fcntl.fcntl(handle, fcntl.F_SETFL, flags)
+                return False
+            return True
+        return False
+
+    def _move(self, view: memoryview, offset: int, *, writes: bool) -> None:
+        """Write or read whole pages, and the bytes behind them through a page of their own."""
+        whole = len(view) // PAGE * PAGE
+        self._move_pages(view[:whole], offset, writes=writes)
+        rest = len(view) - whole
+        if rest:
+            with memoryview(self._page) as page:
+                if writes:
+                    page[:rest] = view[whole:]
+                self._move_pages(page, offset + whole, writes=writes)
+                if not writes:
+                    view[whole:] = page[:rest]
+
+    def _move_pages(self, view: memoryview, offset: int, *, writes: bool) -> None:
+        done = 0
+        while done < len(view):
+            move = self.pwrite if writes else self.pread
+            count = move(view[done:], offset + done)
+            if count <= 0:
+                where = f"{'write' if writes else 'read'} of {len(view)} bytes ended at {done}"
+                raise OSError(errno.EIO, f"the {where}")
+            done += count
+
+    def _fail(self, doing: str, nbytes: int, error: OSError) -> None:
+        if self.fault is None:
+            self.fault = FileFault(
+                f"{doing} ({format_bytes(nbytes)}) failed in the file in {self.folder}: "
+                f"{error.strerror}. No parameter and no optimizer state has changed in this step: "
+                "free space on the disk or name another folder, or raise host_budget so that less "
+                "goes there, and take the step again"
+            )
+            self.error_word.fill_(1)
