@@ -18,9 +18,7 @@ from ..planner.ir.settings import RULES, choose
 from ..planner.make import Problem
 from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
-from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
-from ..runtime.host_slab import Slab
 from ..runtime.pages import maps_pages
 from ..runtime.profiler import profile
 from ..runtime.releases import warn_of_untested
@@ -39,6 +37,7 @@ from .engine_request import EngineRequest, Resolved
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .replan_workers import Replanner
+from .step_memory import StepMemory
 from .step_watch import StepWatch
 
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
@@ -68,8 +67,7 @@ class Core:
         cuda = self.device.type == "cuda"
         self.kernels = requested.kernels or ("triton" if cuda else "torch")
         self.computed = ComputedParameters(self.device)
-        self.arena = Arena(self.device)
-        self.slab = requested.slab or Slab(pinned=cuda)
+        self.memory = StepMemory(requested, self.device)
         self.control_bytes, self.control = make_control(self.device)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
@@ -131,7 +129,7 @@ class Core:
             self._replanner.watch(key, StepWatch(self.runners[key], None))
             self.measures_next = False
         with self.on_device():
-            self._fit(self.runners[key].schedule)
+            self.memory.fit(self.runners[key].schedule, self._suspend)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
 
@@ -196,7 +194,8 @@ class Core:
         To pin more host memory would stop training for seconds.
         """
         given = self.requested.host_budget
-        return self.slab.nbytes if given is None else min(given, self.slab.nbytes)
+        pinned = self.memory.slab.nbytes
+        return pinned if given is None else min(given, pinned)
 
     def _replace_plan(self, key: Hashable, updates: UpdatesOf) -> None:
         """Take over new costs for `key`, if they are there, and a plan that is faster by them."""
@@ -224,14 +223,6 @@ class Core:
         """A context in which the network's GPU, if it has one, is the present one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _fit(self, schedule: Schedule) -> None:
-        """Grow arena and slab to the bytes of `schedule`, after all runners let the old ones go."""
-        nbytes, pages = max(1, schedule.arena_nbytes), schedule.pages
-        if not self.arena.holds(nbytes, pages) or self.slab.nbytes < schedule.slab_nbytes:
-            self._suspend()
-            self.arena.reserve(nbytes, pages)
-            self.slab.reserve(max(1, schedule.slab_nbytes))
-
     def _suspend(self) -> None:
         for runner in self.runners.values():
             runner.suspend()
@@ -241,7 +232,7 @@ class Core:
         for runner in self.runners.values():
             runner.close()
         self._forget()
-        self.arena.close()
+        self.memory.arena.close()
 
     def _forget(self) -> None:
         self.runners.clear()
@@ -250,12 +241,11 @@ class Core:
         self._code_counts.drop_all()
 
     def close(self) -> None:
-        """Give back arena and graphs, and the slab where it is the core's own."""
+        """Give back arena and graphs, and slab and file where they are the core's own."""
         self.drop()
         self.closed = True
-        if self.requested.slab is None:
-            with self.on_device():
-                self.slab.close()
+        with self.on_device():
+            self.memory.close()
 
     def report(self, stage: str, fraction: float) -> None:
         if self.requested.progress is not None:
@@ -291,9 +281,10 @@ class Core:
         return self._runner_of(schedule, resolved, updates)
 
     def _plan(self, resolved: Resolved, costs: Costs, budget: int | None) -> Schedule:
-        limits = budget, self.requested.host_budget
+        requested = self.requested
+        limits = budget, requested.host_budget, requested.tiers
         problem = Problem(resolved.graph, costs, *limits, paged=self._paged)
-        choice, progress = resolved.choice, self.requested.progress
+        choice, progress = resolved.choice, requested.progress
         return problem.schedule(choice.policy, lead=choice.lead, progress=progress)
 
     def _runner_of(self, schedule: Schedule, resolved: Resolved, updates: UpdatesOf) -> Runner:
@@ -308,8 +299,9 @@ class Core:
             schedule,
             Tensors(params | self.module.buffers, {**updates(network), **tracked}, self.control),
             kernels=self.kernels,
-            arena=self.arena,
-            slab=self.slab,
+            arena=self.memory.arena,
+            slab=self.memory.slab,
+            file=self.memory.file,
             order_seed=self.requested.order_seed,
             delay_seed=self.requested.delay_seed,
             clock=self.requested.clock,
@@ -337,7 +329,7 @@ class Core:
         if budget is not None:  # the scratch bytes take the arena's place
             limit = budget - graph.fixed_nbytes
             self._suspend()
-            self.arena.close()
+            self.memory.arena.close()
         with self.on_device():
             return profile(
                 graph,

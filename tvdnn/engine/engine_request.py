@@ -1,16 +1,19 @@
 """What a user requests of an engine, and what one step's schedule is then made of."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 
 from ..errors import InputError
 from ..graph import Graph
+from ..planner.ir.budgets import NO_TIERS, TierBudgets
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import COPIES, Choice, Requested, Table
 from ..runtime.host_slab import Slab
-from ..units import Limit
+from ..runtime.section_file import SectionFile
+from ..units import Limit, parse_bytes
 from .build import ChunkSize, Progress
 
 CPU: Final = torch.device("cpu")
@@ -25,6 +28,8 @@ class EngineRequest:
 
     budget: Limit = None  # device bytes; "min" is the floor of the policy
     host_budget: int | None = None  # pinned bytes
+    tiers: TierBudgets = NO_TIERS  # beside the host's
+    file: SectionFile | Path | None = None  # or the folder in which one is made
     choice: Requested = field(default_factory=Requested)  # policy, lead and copies
     kernels: str | None = None  # "triton" or "torch"; None: by the device
     order_seed: int | None = None
@@ -54,6 +59,18 @@ def requested_choice(policy: str | None, lead: int | None, copies: str | None) -
     if copies is not None and copies not in COPIES:
         raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
     return Requested(policy, lead, copies)
+
+
+def requested_tiers(
+    file: str | Path | SectionFile | None, file_budget: int | str | None
+) -> dict[str, Any]:
+    """The fields of a request for a file. Raises InputError for a budget without a file."""
+    if file is None:
+        if file_budget is not None:
+            raise InputError(f"file_budget is {file_budget!r}, but there is no file; name a folder")
+        return {}
+    place = Path(file) if isinstance(file, str) else file
+    return {"file": place, "tiers": TierBudgets.with_file(parse_bytes(file_budget))}
 
 
 def is_sized(chunk_size: ChunkSize, sections: int | None) -> bool:

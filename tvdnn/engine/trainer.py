@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..planner.ir.timeline import Timeline
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
+from ..runtime.section_file import SectionFile
 from ..units import parse_bytes, parse_limit
 from .build import (
     ChunkSize,
@@ -31,7 +33,7 @@ from .build import (
 )
 from .code_counts import CodeCount
 from .core import Core
-from .engine_request import EngineRequest, is_sized, requested_choice
+from .engine_request import EngineRequest, is_sized, requested_choice, requested_tiers
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
@@ -55,6 +57,9 @@ class Trainer:
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
     - `host_budget`: the most pinned host bytes, as a number or as text.
+    - `file`: a folder on a local disk, in which an unnamed file takes what the host budget cannot
+      hold, up to `file_budget` bytes. Parameters are updated behind all copies of the file. Where
+      one fails the step raises FileError, and has changed no parameter.
     - `chunk_size`: the bytes of a section, the unit of copies, as a number or as text.
     - `lead`: the most slots of the plan by which a prefetch comes ahead of its use. A plan with
       this lead must fit the budgets.
@@ -86,6 +91,8 @@ class Trainer:
         policy: str | None = None,
         budget: int | str | None = None,
         host_budget: int | str | None = None,
+        file: str | Path | SectionFile | None = None,
+        file_budget: int | str | None = None,
         chunk_size: ChunkSize = None,
         sections: int | None = None,
         lead: int | None = None,
@@ -109,6 +116,7 @@ class Trainer:
         requested = EngineRequest(
             budget=parse_limit(budget),
             host_budget=parse_bytes(host_budget),
+            **requested_tiers(file, file_budget),
             choice=requested_choice(policy, lead, copies),
             kernels=kernels,
             order_seed=order_seed,
@@ -126,7 +134,7 @@ class Trainer:
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
         settings = training_settings(losses.each, spec, dtype, chunk_size, sections)
-        settings = replace(settings, reserve=self._batches.reserve)
+        settings = replace(settings, reserve=self._batches.reserve, updates_last=file is not None)
         settings = with_rewrites_for(settings, policy)
         self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
@@ -249,7 +257,7 @@ class Trainer:
     @property
     def nbytes_outside_torch(self) -> int:
         """Device bytes of the pages of the arena, which torch's own counters do not know."""
-        return self._core.arena.nbytes_outside_torch
+        return self._core.memory.arena.nbytes_outside_torch
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state, step count and seed, in torch's own forms."""

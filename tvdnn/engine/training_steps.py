@@ -91,6 +91,8 @@ class TrainingSteps:
         """A context that runs the passes of one step; a failure takes the step back."""
         network = runner.schedule.graph.network
         changed = self._core.module.state_before(network.changes)
+        if runner.schedule.file_nbytes:  # a copy may fail when forward has moved statistics
+            changed = [*changed, *copied(self._core.module.buffers.values())]
         with restored_after_failure([*snapshot, *changed]), self._core.on_device():
             with self._sums.summing(network, mode, updated):
                 yield

@@ -1,5 +1,7 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -8,6 +10,7 @@ from ..ops import Settings
 from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
 from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..runtime.section_file import SectionFile
 from ..units import parse_bytes, parse_limit
 from .build import (
     ChunkSize,
@@ -18,7 +21,7 @@ from .build import (
     with_chunks,
     with_rewrites_for,
 )
-from .engine_request import CPU, EngineRequest, is_sized, requested_choice
+from .engine_request import CPU, EngineRequest, is_sized, requested_choice, requested_tiers
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
 
@@ -31,6 +34,8 @@ def virtualize(
     *,
     budget: int | str | None = None,
     host_budget: int | str | None = None,
+    file: str | Path | SectionFile | None = None,
+    file_budget: int | str | None = None,
     policy: str | None = None,
     dtype: str | None = None,
     chunk_size: ChunkSize = None,
@@ -58,7 +63,8 @@ def virtualize(
     - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
       makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
       runs again in backward. Torch's memory for it is counted, but not held to the budget.
-    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's.
+    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's. `file` and
+      `file_budget` too; a copy that fails raises FileError from the call or from its backward.
 
     Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
@@ -69,6 +75,7 @@ def virtualize(
     requested = EngineRequest(
         budget=parse_limit(budget),
         host_budget=parse_bytes(host_budget),
+        **requested_tiers(file, file_budget),
         choice=requested_choice(policy, lead, copies),
         kernels=kernels,
         order_seed=order_seed,

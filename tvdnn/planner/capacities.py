@@ -94,7 +94,7 @@ def replan_capacities(request: CapacityRequest) -> Schedule | None:
     plan = with_capacities(present, request.counts)
     if plan.bridges == present.plan.bridges:
         return None
-    budgets = Budgets.of(present.graph, present.budget_nbytes, request.host_budget)
+    budgets = Budgets.of(present.graph, present.budget_nbytes, request.host_budget, present.tiers)
     try:
         schedule = lower_with_prefetch(present.graph, plan, request.costs, budgets)
     except HostMemoryError:

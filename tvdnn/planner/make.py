@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..gc_pause import without_collection
 from ..graph import Graph, GraphVariants
 from ..units import MIB, Limit
-from .ir.budgets import Budgets
+from .ir.budgets import NO_TIERS, Budgets, TierBudgets
 from .ir.costs import Costs
 from .ir.schedule import Schedule
 from .lowering.floor import MinimumSchedule, floor_lower_bound
@@ -35,8 +35,8 @@ class Problem:
 
     `step` is its graph, or its graphs, of which each policy takes the one that suits it. `budget`
     are device bytes, "min" for each policy's floor, None without a limit; `host_budget` are pinned
-    bytes. Without `paged` no arena lies in pages. What is found of a graph, whatever the budget,
-    is found once.
+    bytes; `tiers` are the budgets of other tiers. Without `paged` no arena lies in pages. What is
+    found of a graph, whatever the budget, is found once.
     """
 
     def __init__(
@@ -45,17 +45,18 @@ class Problem:
         costs: Costs,
         budget: Limit = None,
         host_budget: int | None = None,
+        tiers: TierBudgets = NO_TIERS,
         *,
         paged: bool = True,
     ) -> None:
-        self.costs, self.budget, self.host_budget = costs, budget, host_budget
+        self.costs, self.budget, self.host_budget, self.tiers = costs, budget, host_budget, tiers
         self._step, self._paged = step, paged
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
 
     def within(self, budget: Limit, host_budget: int | None = None) -> "Problem":
         """The problem inside another budget, and inside another of the host where one is given."""
         host = self.host_budget if host_budget is None else host_budget
-        other = Problem(self._step, self.costs, budget, host, paged=self._paged)
+        other = Problem(self._step, self.costs, budget, host, self.tiers, paged=self._paged)
         other._known = self._known
         return other
 
@@ -104,7 +105,8 @@ class Problem:
     def bound(self, policy: str) -> LowerBound | None:
         """What no schedule by the means of the policy beats; None where nothing fits."""
         recompute = policy_named(policy).recomputes
-        budgets = {"budget": self.budget_nbytes(policy), "host_budget": self.host_budget}
+        away = Budgets(None, self.host_budget, tiers=self.tiers).away
+        budgets = {"budget": self.budget_nbytes(policy), "host_budget": away}
         return lower_bound(self.graph(policy), self.costs, **budgets, recompute=recompute)
 
     def baseline_nbytes(self, policy: str) -> int:
@@ -143,7 +145,8 @@ class Problem:
 
     def _of(self, policy: Policy, budget: int | None) -> GraphProblem:
         graph = self.graph(policy.name)
-        budgets = Budgets.of(graph, budget, self.host_budget, paged=self._paged)
+        limits = budget, self.host_budget, self.tiers
+        budgets = Budgets.of(graph, *limits, paged=self._paged)
         return GraphProblem(graph, self.costs, budgets, self._known.setdefault(id(graph), {}))
 
     def _at_floor(self, policy: Policy) -> MinimumSchedule:
@@ -184,9 +187,10 @@ def make_schedule(
     policy: str = "auto",
     budget: int | None = None,
     host_budget: int | None = None,
+    tiers: TierBudgets = NO_TIERS,
     lead: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Schedule:
     """The checked schedule of `policy` for one graph: see `Problem.schedule`."""
-    problem = Problem(graph, costs, budget, host_budget)
+    problem = Problem(graph, costs, budget, host_budget, tiers)
     return problem.schedule(policy, lead=lead, progress=progress)

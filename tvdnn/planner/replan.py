@@ -48,7 +48,7 @@ def replan(request: ReplanRequest) -> ReplanAnswer:
     present = request.schedule
     costs = calibrate(present, request.costs, request.measured)
     try:
-        limits = present.budget_nbytes, request.host_budget
+        limits = present.budget_nbytes, request.host_budget, present.tiers
         problem = Problem(present.graph, costs, *limits, paged=request.paged)
         other = problem.schedule(request.policy, lead=request.lead)
     except (BudgetError, HostMemoryError):  # the floor may be higher with the corrected costs

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from ...placement.cuda_blocks import usable_nbytes
 from ..lowering.segments import Variant
+from ..lowering.spill import with_spills
 from ..lowering.timetable import schedule_within
 from ..offload.fit import placed_before_ordering, under_tightened_limits, with_headroom
 from ..offload.paged_fit import placed_in_pages
@@ -202,7 +203,7 @@ class JointSearch:
         return best
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
-        limit, host = round(share * self._usable), self.problem.budgets.host
+        limit, host = round(share * self._usable), self.problem.budgets.away
         return JointLP(order.columns, limit, host, link_share=link_share)
 
     def trial(self, order: Order, choice: JointChoice, below_s: float = inf) -> JointTrial | None:
@@ -217,6 +218,7 @@ class JointSearch:
         plan = skeleton.plan_within(limit)
         if plan is None:
             return None
+        plan = with_spills(graph, plan, self.problem.budgets)
         steps = schedule_within(graph, plan, costs, limit, patient=self._in_pages)
         if steps is None or steps.seconds >= below_s:
             return None

@@ -212,7 +212,7 @@ class _ProgramBuilder:
         number = self._open(index, buffer, section, form)
         self._fill_as(number, previous)
         live = self._intervals[number]
-        live.previous, live.clean = previous, True
+        live.previous, live.clean, live.needed_by = previous, True, bridge.needed_by
         live.earliest_prefetch = self._slot_start.get(bridge.earliest_prefetch, index)
         return number
 

@@ -5,7 +5,7 @@ At the floor a section is live from its first use to its last, and no prefetch i
 
 from dataclasses import dataclass
 
-from ...errors import BudgetError
+from ...errors import BudgetError, HostMemoryError
 from ...graph import Graph
 from ...units import format_bytes
 from ..ir.budgets import Budgets
@@ -17,6 +17,7 @@ from .build_program import build_program
 from .emit import emit_schedule
 from .list_scheduler import required_nbytes
 from .program import Program
+from .spill import SPILL_SHARES, with_spills
 from .timetable import Timetable
 
 # Random orders without gain after which the search for the smallest arena ends.
@@ -30,6 +31,7 @@ class MinimumSchedule:
     timetable: Timetable
     arena: ArenaLayout
     floor: tuple[int, str]  # device bytes, and the step that sets them
+    costs: Costs
 
     @classmethod
     def of(cls, graph: Graph, plan: Plan, costs: Costs) -> "MinimumSchedule":
@@ -37,7 +39,7 @@ class MinimumSchedule:
         timetable = Timetable.within(prog, costs, required_nbytes(prog))
         arena = place_arena(timetable, trials=MANY_TRIALS, restarts=RESTARTS)
         outside = graph.fixed_nbytes + counts_nbytes(len(prog.counts))
-        return cls(timetable, arena, (outside + arena.nbytes, _fullest(prog)[1]))
+        return cls(timetable, arena, (outside + arena.nbytes, _fullest(prog)[1]), costs)
 
     def schedule(self, budgets: Budgets) -> Schedule:
         """The schedule at the floor.
@@ -55,7 +57,22 @@ class MinimumSchedule:
                 floor_nbytes=nbytes,
                 step=step,
             )
-        return emit_schedule(self.timetable, self.arena, budgets)
+        if len(budgets.tiers.order) == 1:
+            return emit_schedule(self.timetable, self.arena, budgets)
+        return self._with_spills(budgets)
+
+    def _with_spills(self, budgets: Budgets) -> Schedule:
+        """The schedule with what a tier cannot hold in the next. It has the same live bytes."""
+        prog, costs = self.timetable.program, self.costs
+        for share in SPILL_SHARES:
+            plan = with_spills(prog.graph, prog.plan, budgets, share)
+            least = self if plan == prog.plan else MinimumSchedule.of(prog.graph, plan, costs)
+            try:
+                return emit_schedule(least.timetable, least.arena, budgets)
+            except HostMemoryError:
+                if share == SPILL_SHARES[-1]:
+                    raise
+        raise AssertionError
 
 
 def floor_lower_bound(graph: Graph, plan: Plan) -> tuple[int, str]:

@@ -4,6 +4,7 @@ The steps are scheduled with as many live bytes as the budget has, for early cop
 intervals are then placed. Where they do not fit, both are tried again with fewer live bytes.
 """
 
+from ...errors import HostMemoryError
 from ...graph import Graph
 from ...placement import aligned
 from ..ir.budgets import Budgets
@@ -16,6 +17,7 @@ from .emit import emit_schedule
 from .lifetimes import REUSE_DELAY
 from .list_scheduler import required_nbytes
 from .program import Program
+from .spill import SPILL_SHARES, with_spills
 from .timetable import Timetable
 
 # Attempts with fewer live bytes each, before limits near the required bytes are tried.
@@ -33,13 +35,20 @@ def lower_with_prefetch(
 ) -> Schedule | None:
     """The schedule of `plan` with copies ahead of their uses; None where it does not fit.
 
-    `limit` is the most live bytes in the first attempt, by default the arena's capacity. Raises
-    HostMemoryError where the host copies exceed their budget.
+    `limit` is the most live bytes in the first attempt, by default the arena's capacity. What a
+    tier cannot hold goes to the next. Raises HostMemoryError where a tier's budget is exceeded.
     """
-    prog = build_program(graph, plan)
-    target = None if budgets.arena is None else budgets.arena - counts_nbytes(len(prog.counts))
-    found = _fit(prog, costs, target, limit)
-    return found and emit_schedule(*found, budgets)
+    spills = len(budgets.tiers.order) > 1
+    for share in SPILL_SHARES if spills else SPILL_SHARES[-1:]:
+        prog = build_program(graph, with_spills(graph, plan, budgets, share))
+        target = None if budgets.arena is None else budgets.arena - counts_nbytes(len(prog.counts))
+        found = _fit(prog, costs, target, limit)
+        try:
+            return found and emit_schedule(*found, budgets)
+        except HostMemoryError:
+            if share == SPILL_SHARES[-1]:
+                raise
+    raise AssertionError
 
 
 def _fit(

@@ -68,6 +68,7 @@ class LiveInterval:
     tier: str = HOST  # in which an offload leaves it
     pinned_to_phase_end: bool = False  # it lasts until its phase of the step has ended
     earliest_prefetch: int = 0  # launch before which no prefetch is issued
+    needed_by: int = NONE  # slot of the plan by which its bridge has it prefetched
 
     @property
     def is_prefetched(self) -> bool:

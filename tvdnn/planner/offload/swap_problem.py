@@ -18,6 +18,7 @@ from ..lowering.idle import IdleInterval, dirty
 from ..lowering.launch_limits import Array, FragmentationError, MemoryLimit, Unplaced
 from ..lowering.list_scheduler import Item, required_nbytes
 from ..lowering.program import LiveInterval
+from ..lowering.spill import with_spills
 from ..lowering.timetable import Timetable, schedule_within
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
@@ -153,6 +154,7 @@ class SwapProblem:
         if offloaded is None or (skeleton.required - skeleton.freed(offloaded) > limits).any():
             return None
         plan = skeleton.offloading(offloaded, self._policy)
+        plan = with_spills(self._graph, plan, self.budgets)
         found = schedule_within(self._graph, plan, self.costs, limits, grain=grain, patient=patient)
         return None if found is None else ScheduleTrial(self, tuple(offloaded), limits, found)
 

@@ -205,7 +205,7 @@ def _integer_choice(swap: SwapProblem) -> Sequence[IdleInterval] | None:
 
 
 def _lp_of(swap: SwapProblem, limit: int, members: Sequence[SectionClass]) -> SwapLP:
-    return SwapLP(swap.skeleton.program, swap.costs, members, limit, swap.budgets.host)
+    return SwapLP(swap.skeleton.program, swap.costs, members, limit, swap.budgets.away)
 
 
 def _with_optimality(best: EvaluatedTrial, lp_bound: LpBound) -> Schedule:

@@ -1,0 +1,54 @@
+"""Step memory: the arena, the slab and the file that all schedules of a network share."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..errors import InputError
+from ..planner.ir.schedule import Schedule
+from ..runtime.arena import Arena
+from ..runtime.host_slab import Slab
+from ..runtime.section_file import SectionFile
+from .engine_request import EngineRequest
+
+
+class StepMemory:
+    """The memory of one engine on a device.
+
+    Raises InputError for a file on a GPU, FileError where the folder of one cannot be written.
+    """
+
+    def __init__(self, requested: EngineRequest, device: torch.device) -> None:
+        self._requested = requested
+        self.arena = Arena(device)
+        self.slab = requested.slab or Slab(pinned=device.type == "cuda")
+        self.file = _file_of(requested, device)
+
+    def fit(self, schedule: Schedule, suspend: Callable[[], None]) -> None:
+        """Grow to the bytes of `schedule`. `suspend` has all runners let the old bytes go."""
+        nbytes, pages = max(1, schedule.arena_nbytes), schedule.pages
+        if not self.arena.holds(nbytes, pages) or self.slab.nbytes < schedule.slab_nbytes:
+            suspend()
+            self.arena.reserve(nbytes, pages)
+            self.slab.reserve(max(1, schedule.slab_nbytes))
+        if self.file is not None:
+            self.file.reserve(schedule.file_nbytes)
+
+    def close(self) -> None:
+        """Give back slab and file where they are the engine's own. The arena is given back."""
+        if self._requested.slab is None:
+            self.slab.close()
+        if self.file is not None and self.file is not self._requested.file:
+            self.file.close()
+
+
+def _file_of(requested: EngineRequest, device: torch.device) -> SectionFile | None:
+    if requested.file is None:
+        return None
+    if device.type == "cuda":
+        raise InputError(
+            f"file={str(requested.file)!r}: sections go to a file on a CPU alone so far; leave it "
+            "out, and raise host_budget or the device budget instead"
+        )
+    given = requested.file
+    return given if isinstance(given, SectionFile) else SectionFile(given)
