@@ -50,9 +50,10 @@ class SectionFile:
                 f"no file can be made in {self.folder} ({error.strerror}); name a folder on a "
                 "local disk that may be written"
             ) from error
-        self.direct = self._ask_for_direct()
         self._checksums: dict[int, tuple[int, int]] = {}  # by offset, bytes and their CRC-32
         self._page = mmap.mmap(-1, PAGE)  # of the end of a section, which fills no page
+        self.direct = False  # whether reads and writes go past the page cache
+        self._go_past_the_page_cache()
 
     def reserve(self, nbytes: int) -> None:
         """Grow to at least `nbytes` bytes. Raises HostMemoryError where the disk has fewer."""
@@ -116,19 +117,22 @@ class SectionFile:
         """Read bytes from a position; returns how many were read."""
         return os.preadv(self._file.fileno(), [view], offset)
 
-    def _ask_for_direct(self) -> bool:
-        """Whether reads and writes go past the page cache."""
+    def go_through_the_page_cache(self) -> None:
+        """Read and write by the operating system's page cache."""
         handle = self._file.fileno()
-        flags = fcntl.fcntl(handle, fcntl.F_GETFL)
-        with suppress(OSError, AttributeError):
-            fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT)
+        fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) & ~os.O_DIRECT)
+        self.direct = False
+
+    def _go_past_the_page_cache(self) -> None:
+        """Read and write without copies in the page cache, where the file system takes that."""
+        handle = self._file.fileno()
+        with suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_DIRECT)
+            self.direct = True
             try:
-                os.pwrite(handle, mmap.mmap(-1, PAGE), 0)
+                os.pwrite(handle, self._page, 0)
             except OSError:
-                fcntl.fcntl(handle, fcntl.F_SETFL, flags)
-                return False
-            return True
-        return False
+                self.go_through_the_page_cache()
 
     def _move(self, view: memoryview, offset: int, *, writes: bool) -> None:
         """Write or read whole pages, and the bytes behind them through a page of their own."""

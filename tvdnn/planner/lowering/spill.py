@@ -22,7 +22,7 @@ from .program import Program
 # the bytes that stay until copies have ended take the others.
 SPILL_SHARES: Final = (0.9, 0.7, 0.4, 0.0)
 # Sections of the largest size for which the slab has bounce buffers where some go to a file: two
-# that are written or read, and two that are copied, each way.
+# that are written or read, and two that are copied, each way. At most half of its budget.
 BOUNCED: Final = 8
 
 Rested: TypeAlias = tuple[str, int, Form, int]  # buffer, section, form, slot of the use behind
@@ -69,8 +69,9 @@ def _in_tier(bridge: Bridge, tier: str) -> Bridge:
 
 def _room(limit: int, here: str, tier: str, rests: Sequence[_Rest]) -> int:
     """The bytes of a tier but those of bounce buffers for what goes on to a file."""
-    bounces = BOUNCED * max(rest.nbytes for rest in rests) if (here, tier) == (HOST, FILE) else 0
-    return max(0, limit - bounces)
+    if (here, tier) != (HOST, FILE):
+        return limit
+    return limit - min(BOUNCED * max(rest.nbytes for rest in rests), limit // 2)
 
 
 def _rests(program: Program) -> Iterator[_Rest]:

@@ -1,0 +1,72 @@
+"""A section file whose disk fails: at a given read or write, as disks do."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tvdnn.runtime.section_file import PAGE, SectionFile
+
+
+class FaultyFile(SectionFile):
+    """A file of which one read or write fails, each once: number `at` of those, counted from 0."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        at: int,
+        write: Callable[["FaultyFile", memoryview, int], int] | None = None,
+        read: Callable[["FaultyFile", memoryview, int], int] | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self._at, self._failing = at, {"write": write, "read": read}
+        self.counts = {"write": 0, "read": 0}
+
+    def pwrite(self, view: memoryview, offset: int) -> int:
+        fails = self._next("write")
+        return fails(self, view, offset) if fails else super().pwrite(view, offset)
+
+    def pread(self, view: memoryview, offset: int) -> int:
+        fails = self._next("read")
+        return fails(self, view, offset) if fails else super().pread(view, offset)
+
+    def really_write(self, view: memoryview, offset: int) -> int:
+        return super().pwrite(view, offset)
+
+    def really_read(self, view: memoryview, offset: int) -> int:
+        return super().pread(view, offset)
+
+    def _next(self, doing: str) -> Callable[["FaultyFile", memoryview, int], int] | None:
+        number = self.counts[doing]
+        self.counts[doing] += 1
+        return self._failing[doing] if number == self._at else None
+
+
+def fails_with(number: int) -> Callable[[FaultyFile, memoryview, int], int]:
+    """A read or write that raises the OSError of this number."""
+
+    def fail(file: FaultyFile, view: memoryview, offset: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def moves_nothing(file: FaultyFile, view: memoryview, offset: int) -> int:
+    return 0
+
+
+def writes_a_page(file: FaultyFile, view: memoryview, offset: int) -> int:
+    """A short write, which is no failure: the rest is written after it."""
+    return file.really_write(view[:PAGE], offset)
+
+
+def reads_another_byte(file: FaultyFile, view: memoryview, offset: int) -> int:
+    """A read whose first byte changes on its way, unseen."""
+    count = file.really_read(view, offset)
+    view[0] ^= 1
+    return count
+
+
+FULL = fails_with(errno.ENOSPC)
+BROKEN = fails_with(errno.EIO)
