@@ -9,19 +9,23 @@ from tvdnn.runtime.section_file import PAGE, SectionFile
 
 
 class FaultyFile(SectionFile):
-    """A file of which one read or write fails, each once: number `at` of those, counted from 0."""
+    """A file of which read or write number `at`, counted from 0, does something else once."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        at: int,
+        at: int | None = None,
         write: Callable[["FaultyFile", memoryview, int], int] | None = None,
         read: Callable[["FaultyFile", memoryview, int], int] | None = None,
     ) -> None:
         super().__init__(folder)
         self._at, self._failing = at, {"write": write, "read": read}
         self.counts = {"write": 0, "read": 0}
+
+    def fail_at(self, number: int) -> None:
+        """Have a read or write fail, counted from now on."""
+        self._at, self.counts = number, {"write": 0, "read": 0}
 
     def pwrite(self, view: memoryview, offset: int) -> int:
         fails = self._next("write")
