@@ -28,7 +28,7 @@ def implied_residencies(graph: Graph, steps: Sequence[Step]) -> tuple[Residency,
     current: dict[tuple[str, int, int, Form], int] = {}
     for index, step in enumerate(steps):
         for operand in (*step.reads, *step.writes):
-            if operand.space is Space.SLAB:
+            if operand.space is not Space.ARENA:
                 continue
             opens = operand in step.writes and _writes_anew(graph, step, operand)
             section = graph.buffers[operand.buffer].section
@@ -238,7 +238,7 @@ def at(operands: tuple[Operand, ...], number: int, **changes: object) -> tuple[O
 
 def shifts(schedule: Schedule, operand: Operand) -> Iterator[int]:
     """Offsets near an operand's own at which it still fits its space and its type."""
-    size = schedule.arena_nbytes if operand.space is Space.ARENA else schedule.slab_nbytes
+    size = schedule.sizes[operand.space]
     for step in (8, -8, operand.nbytes, -operand.nbytes):
         if operand.offset + step >= 0 and operand.end + step <= size:
             yield operand.offset + step

@@ -20,6 +20,7 @@ from tests.support.faults import (
     order,
     recodes,
     tails,
+    tiers,
 )
 from tests.support.schedules.order import races
 from tests.support.schedules.results import results
@@ -105,3 +106,19 @@ TAILS_HARMFUL = {
 TAIL_FAULTS = tuple(
     Fault(mutations, plain=mutations not in TAILS_HARMFUL) for mutations in mutations_of(tails)
 )
+
+TIERS_PLAIN = {
+    tiers.file_offset_unaligned,
+    tiers.file_copied_on_the_other_lane,
+    tiers.file_written_from_the_device,
+    tiers.file_too_small,
+    tiers.file_above_its_budget,
+    tiers.update_before_a_read_of_the_file,
+    tiers.peer_copied_on_the_lane_of_the_host,
+    tiers.peer_too_small,
+    tiers.peer_above_its_budget,
+}
+TIER_FAULTS = tuple(
+    Fault(mutations, plain=mutations in TIERS_PLAIN) for mutations in mutations_of(tiers)
+)
+TIERS_HARMFUL = tuple(fault.mutations for fault in TIER_FAULTS if not fault.plain)

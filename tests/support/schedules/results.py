@@ -41,11 +41,11 @@ def _words(seed: int, count: int) -> Bytes:
 
 
 class _Machine:
-    """Both spaces, a word for every byte, and a version for every parameter."""
+    """All spaces, a word for every byte, and a version for every parameter."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule, self._graph = schedule, schedule.graph
-        self._spaces = [_words(1, schedule.arena_nbytes), _words(2, schedule.slab_nbytes)]
+        self._spaces = {s: _words(s + 1, nbytes) for s, nbytes in schedule.sizes.items()}
         self.found: dict[str, int] = {}
         self._values: dict[bytes, Bytes] = {}  # by code, the rows that it is of
         self._packings = 0
