@@ -18,11 +18,15 @@ from tests.support.faulty_file import (
 from tests.support.running import LEARNING_RATE, MOMENTUM, random_batches
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.engine.control import make_control, write_control
-from tvdnn.errors import FileError, HostMemoryError, InputError
+from tvdnn.engine.engine_request import EngineRequest
+from tvdnn.engine.step_memory import StepMemory
+from tvdnn.errors import DeviceError, FileError, HostMemoryError, InputError
 from tvdnn.optim import SGD, AdamW
+from tvdnn.planner.ir.plan import TIERS
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.runtime.arena import Arena
 from tvdnn.runtime.binding import Tensors
+from tvdnn.runtime.cuda_executor import refuse_lanes_of_the_host
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.runner import Runner
 from tvdnn.runtime.section_file import SectionFile
@@ -210,6 +214,40 @@ def test_arguments_that_make_no_sense_are_named(tmp_path: Path) -> None:
         trainer_of(make_net(), file_budget="1GiB")
     with pytest.raises(FileError, match="name a folder"):
         with_file(tmp_path / "none")
+
+
+def test_a_file_on_a_gpu_is_refused_by_name(tmp_path: Path) -> None:
+    requested = EngineRequest(file=tmp_path)
+    with pytest.raises(InputError, match=r"on a CPU alone so far; leave it out, and raise host_"):
+        StepMemory(requested, torch.device("cuda"))
+    with pytest.raises(DeviceError, match=r"on the lanes file write and file read: .*host_budget"):
+        refuse_lanes_of_the_host({Lane.COMPUTE, Lane.FILE_READ, Lane.OFFLOAD, Lane.FILE_WRITE})
+    refuse_lanes_of_the_host({Lane.COMPUTE, Lane.OFFLOAD, Lane.PEER_PREFETCH})
+
+
+def test_steps_through_a_second_arena_have_keeps_bits() -> None:
+    """What the stand-in of a peer cannot hold is on the host."""
+    kept = trainer_of(make_net(), policy="keep")
+    on_peer = trainer_of(make_net(), policy="vdnn-all", peer_budget=64 * KIB, order_seed=2)
+    schedule = on_peer.schedule
+    assert 0 < schedule.peer_nbytes <= 64 * KIB
+    assert schedule.slab_nbytes > 0
+    for x, y in batches():
+        assert kept.step(x, y).item() == on_peer.step(x, y).item()
+    assert alike(bits(kept), bits(on_peer))
+
+
+def test_sections_go_to_every_tier_in_the_order_of_these(tmp_path: Path) -> None:
+    kept = trainer_of(make_net(), policy="keep")
+    trainer = with_file(tmp_path, peer_budget=32 * KIB, host_budget=160 * KIB)
+    schedule = trainer.schedule
+    assert {each.tier for each in schedule.plan.transfers} == set(TIERS)
+    assert schedule.peer_nbytes <= 32 * KIB
+    assert schedule.slab_nbytes <= 160 * KIB
+    for x, y in batches():
+        assert kept.step(x, y).item() == trainer.step(x, y).item()
+    assert alike(bits(kept), bits(trainer))
+    trainer.close()
 
 
 def test_a_file_that_was_given_stays_open(tmp_path: Path) -> None:

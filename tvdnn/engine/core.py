@@ -302,6 +302,7 @@ class Core:
             arena=self.memory.arena,
             slab=self.memory.slab,
             file=self.memory.file,
+            peer=self.memory.peer,
             order_seed=self.requested.order_seed,
             delay_seed=self.requested.delay_seed,
             clock=self.requested.clock,

@@ -62,15 +62,17 @@ def requested_choice(policy: str | None, lead: int | None, copies: str | None) -
 
 
 def requested_tiers(
-    file: str | Path | SectionFile | None, file_budget: int | str | None
+    file: str | Path | SectionFile | None,
+    file_budget: int | str | None,
+    peer_budget: int | str | None,
 ) -> dict[str, Any]:
-    """The fields of a request for a file. Raises InputError for a budget without a file."""
-    if file is None:
-        if file_budget is not None:
-            raise InputError(f"file_budget is {file_budget!r}, but there is no file; name a folder")
-        return {}
-    place = Path(file) if isinstance(file, str) else file
-    return {"file": place, "tiers": TierBudgets.with_file(parse_bytes(file_budget))}
+    """The fields of a request for tiers. Raises InputError for a budget without a file."""
+    if file is None and file_budget is not None:
+        raise InputError(f"file_budget is {file_budget!r}, but there is no file; name a folder")
+    tiers = NO_TIERS if file is None else TierBudgets.with_file(parse_bytes(file_budget))
+    on_peer = parse_bytes(peer_budget)
+    tiers = tiers if on_peer is None else tiers.behind_peer(on_peer)
+    return {"file": Path(file) if isinstance(file, str) else file, "tiers": tiers}
 
 
 def is_sized(chunk_size: ChunkSize, sections: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""Step memory: the arena, the slab and the file that all schedules of a network share."""
+"""Step memory: arena, slab, file and a peer's arena, which all schedules of a network share."""
 
 from collections.abc import Callable
 
@@ -20,22 +20,27 @@ class StepMemory:
 
     def __init__(self, requested: EngineRequest, device: torch.device) -> None:
         self._requested = requested
-        self.arena = Arena(device)
         self.slab = requested.slab or Slab(pinned=device.type == "cuda")
         self.file = _file_of(requested, device)
+        self.arena = Arena(device)
+        self.peer = Arena(device)  # stands in for that of another GPU
 
     def fit(self, schedule: Schedule, suspend: Callable[[], None]) -> None:
         """Grow to the bytes of `schedule`. `suspend` has all runners let the old bytes go."""
         nbytes, pages = max(1, schedule.arena_nbytes), schedule.pages
-        if not self.arena.holds(nbytes, pages) or self.slab.nbytes < schedule.slab_nbytes:
+        slab_nbytes, peer_nbytes = schedule.slab_nbytes, schedule.peer_nbytes
+        fits = self.slab.nbytes >= slab_nbytes and self.peer.nbytes >= peer_nbytes
+        if not fits or not self.arena.holds(nbytes, pages):
             suspend()
             self.arena.reserve(nbytes, pages)
-            self.slab.reserve(max(1, schedule.slab_nbytes))
+            self.slab.reserve(max(1, slab_nbytes))
+            self.peer.reserve(peer_nbytes)
         if self.file is not None:
             self.file.reserve(schedule.file_nbytes)
 
     def close(self) -> None:
-        """Give back slab and file where they are the engine's own. The arena is given back."""
+        """Give back the peer's arena, and slab and file where they are the engine's own."""
+        self.peer.close()
         if self._requested.slab is None:
             self.slab.close()
         if self.file is not None and self.file is not self._requested.file:

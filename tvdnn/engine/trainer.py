@@ -60,6 +60,8 @@ class Trainer:
     - `file`: a folder on a local disk, in which an unnamed file takes what the host budget cannot
       hold, up to `file_budget` bytes. Parameters are updated behind all copies of the file. Where
       one fails the step raises FileError, and has changed no parameter.
+    - `peer_budget`: the most bytes of a second arena, which takes sections before the host does. It
+      lies on the same device, beside the budget, and stands in for the memory of another GPU.
     - `chunk_size`: the bytes of a section, the unit of copies, as a number or as text.
     - `lead`: the most slots of the plan by which a prefetch comes ahead of its use. A plan with
       this lead must fit the budgets.
@@ -93,6 +95,7 @@ class Trainer:
         host_budget: int | str | None = None,
         file: str | Path | SectionFile | None = None,
         file_budget: int | str | None = None,
+        peer_budget: int | str | None = None,
         chunk_size: ChunkSize = None,
         sections: int | None = None,
         lead: int | None = None,
@@ -116,7 +119,7 @@ class Trainer:
         requested = EngineRequest(
             budget=parse_limit(budget),
             host_budget=parse_bytes(host_budget),
-            **requested_tiers(file, file_budget),
+            **requested_tiers(file, file_budget, peer_budget),
             choice=requested_choice(policy, lead, copies),
             kernels=kernels,
             order_seed=order_seed,

@@ -36,6 +36,7 @@ def virtualize(
     host_budget: int | str | None = None,
     file: str | Path | SectionFile | None = None,
     file_budget: int | str | None = None,
+    peer_budget: int | str | None = None,
     policy: str | None = None,
     dtype: str | None = None,
     chunk_size: ChunkSize = None,
@@ -63,8 +64,9 @@ def virtualize(
     - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
       makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
       runs again in backward. Torch's memory for it is counted, but not held to the budget.
-    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's. `file` and
-      `file_budget` too; a copy that fails raises FileError from the call or from its backward.
+    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's. `file`,
+      `file_budget` and `peer_budget` too; a copy of the file that fails raises FileError from the
+      call or from its backward.
 
     Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
@@ -75,7 +77,7 @@ def virtualize(
     requested = EngineRequest(
         budget=parse_limit(budget),
         host_budget=parse_bytes(host_budget),
-        **requested_tiers(file, file_budget),
+        **requested_tiers(file, file_budget, peer_budget),
         choice=requested_choice(policy, lead, copies),
         kernels=kernels,
         order_seed=order_seed,

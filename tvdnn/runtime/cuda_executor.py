@@ -2,14 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
 from typing import Final
 
 import torch
 
-from ..planner.ir.schedule import Lane, Schedule, Step
+from ..errors import DeviceError
+from ..planner.ir.schedule import Lane, Schedule, Step, lane_name
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from .binding import Call, Lap
@@ -71,6 +72,10 @@ class CudaExecutor:
         self._random = None if delay_seed is None else random.Random(delay_seed)
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
+        used = {step.lane for step in schedule.steps}
+        refuse_lanes_of_the_host(used)
+        self._independent = self._lanes.are_independent(used)
+        self._copies = [lane for lane in DEVICE_COPIES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
         self._graphs: dict[tuple[int, int], Sequence[GraphSegment]] = {}
         self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
@@ -137,7 +142,8 @@ class CudaExecutor:
         with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
-            found = list(self._segments(first, end, events)) if self._lanes.independent else []
+            independent = self._independent and self._lanes.independent
+            found = list(self._segments(first, end, events)) if independent else []
             if found and all(safe for _, safe in found):
                 return [segment for segment, _ in found]
             with self._capture() as graph:
@@ -218,7 +224,7 @@ class CudaExecutor:
         """Issue steps [first, end): launches on `main`, copies on their streams."""
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
-        with fork_join(main, [streams[lane] for lane in DEVICE_COPIES]):
+        with fork_join(main, [streams[lane] for lane in self._copies]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
                 stream = streams[step.lane]
@@ -239,6 +245,17 @@ class CudaExecutor:
         call()
         if events:
             events[2 * number + 1].record()
+
+
+def refuse_lanes_of_the_host(used: Collection[Lane]) -> None:
+    """Raise DeviceError for lanes that threads of the host would have to run beside a graph."""
+    of_host = [lane for lane in used if lane not in (Lane.COMPUTE, *DEVICE_COPIES)]
+    if of_host:
+        names = " and ".join(lane_name(lane) for lane in sorted(of_host))
+        raise DeviceError(
+            f"the plan has steps on the lanes {names}: sections go to a file on a CPU alone so "
+            "far; plan without a file, and raise host_budget or the device budget instead"
+        )
 
 
 def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:

@@ -8,7 +8,7 @@ while no kernel runs (H200, 2026-11-22).
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -19,16 +19,16 @@ import torch
 
 from ..errors import DeviceError
 from ..kernels.copy.semaphore import meet
-from ..planner.ir.plan import HOST
 from ..planner.ir.schedule import LANE_PAIRS, Lane
 from .driver import driver
 from .streams import capture, fork_join
 
 PATIENCE_S: Final = 2.0
 # The links that the device copies over, and the lanes whose work a stream of the device runs.
-DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.tier == HOST)
+DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.on_device)
 DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out, pair.back))
-DEVICE_LANES: Final = (Lane.COMPUTE, *DEVICE_COPIES)
+# The lanes of every plan. Others get streams once a plan has them: the GPU has few queues.
+FIRST_LANES: Final = (Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,8 @@ class Lanes:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.streams: Mapping[Lane, torch.cuda.Stream] = {
-            lane: torch.cuda.Stream(device) for lane in DEVICE_LANES
-        }
+        self._device = device
+        self.streams = {lane: torch.cuda.Stream(device) for lane in FIRST_LANES}
         self.lock = Lock()
         self._replay_streams = deque(torch.cuda.Stream(device) for _ in range(2))
         self._low_water = torch.cuda.Event()
@@ -62,6 +61,19 @@ class Lanes:
         self.independent = not _one_at_a_time() and are_independent_queues(
             list(self.streams.values()), self._replay_streams
         )
+        self._all_independent = self.independent  # with lanes that were added
+
+    def are_independent(self, lanes: Collection[Lane]) -> bool:
+        """Whether branches of these lanes run while others wait. New lanes get their streams."""
+        new = [lane for lane in lanes if lane not in self.streams]
+        for lane in new:
+            self.streams[lane] = torch.cuda.Stream(self._device)
+        if new:
+            streams = list(self.streams.values())
+            self._all_independent = self.independent and are_independent_queues(
+                streams, self._replay_streams
+            )
+        return self.independent if set(lanes) <= {*FIRST_LANES} else self._all_independent
 
     def reset(self) -> None:
         """Set the counters to 0 in the current stream's order, once no segment runs."""

@@ -158,6 +158,37 @@ class ScheduleMaker:
         here, there = self._section(name, section, slab, form)
         return self._copy(Lane.PREFETCH, there, here)
 
+    def to_file(self, name: str, section: int, slab: int, file: int) -> int:
+        """A copy of a section from byte `slab` to byte `file` of the file."""
+        bounce = self._away(name, section, Space.SLAB, slab)
+        return self._copy(Lane.FILE_WRITE, bounce, bounce._replace(space=Space.FILE, offset=file))
+
+    def from_file(self, name: str, section: int, file: int, slab: int) -> int:
+        """A copy of a section from byte `file` of the file to byte `slab`."""
+        bounce = self._away(name, section, Space.SLAB, slab)
+        return self._copy(Lane.FILE_READ, bounce._replace(space=Space.FILE, offset=file), bounce)
+
+    def to_peer(self, name: str, section: int, peer: int) -> int:
+        """A copy of a section from where it is to byte `peer` of the peer's arena."""
+        here, _ = self._section(name, section, peer, RAW)
+        return self._copy(Lane.PEER_OFFLOAD, here, self._away(name, section, Space.PEER, peer))
+
+    def from_peer(self, name: str, section: int, peer: int, offset: int) -> int:
+        """A copy of a section from byte `peer` to a new residency at `offset`."""
+        self.place(name, offset, (section,))
+        here, _ = self._section(name, section, peer, RAW)
+        return self._copy(Lane.PEER_PREFETCH, self._away(name, section, Space.PEER, peer), here)
+
+    def _away(self, name: str, section: int, space: Space, offset: int) -> Operand:
+        item = self.graph.buffers[name]
+        nbytes = item.section_nbytes(section)
+        return Operand(name, *item.bounds(section), space, offset, nbytes)
+
+    def _end(self, space: Space) -> int:
+        """The end of the last bytes that steps use in a space."""
+        uses = (each for step in self.steps for each in (*step.reads, *step.writes))
+        return max((each.end for each in uses if each.space is space), default=0)
+
     def recode(
         self, name: str, start: int, stop: int, source: Form, target: Form, tail: int = 0
     ) -> int:
@@ -212,6 +243,8 @@ class ScheduleMaker:
             budget_nbytes=budget,
             host_budget_nbytes=host_budget,
             num_counts=self._counts,
+            file_nbytes=self._end(Space.FILE),
+            peer_nbytes=self._end(Space.PEER),
         )
         return with_waits(schedule)
 

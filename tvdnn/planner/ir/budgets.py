@@ -6,7 +6,7 @@ from typing import Final
 
 from ...graph import Graph
 from .page_map import PAGE_NBYTES
-from .plan import FILE, HOST
+from .plan import FILE, HOST, PEER
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class TierBudgets:
     def with_file(cls, nbytes: int | None) -> "TierBudgets":
         """The host, and behind it a file of at most so many bytes."""
         return cls((HOST, FILE), {FILE: nbytes})
+
+    def behind_peer(self, nbytes: int) -> "TierBudgets":
+        """A peer of at most so many bytes, and these tiers behind it."""
+        return TierBudgets((PEER, *self.order), {PEER: nbytes, **self.nbytes})
 
 
 NO_TIERS: Final = TierBudgets()  # beside the host
