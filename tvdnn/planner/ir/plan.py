@@ -35,7 +35,7 @@ class Segment:
 class Bridge:
     """How sections [first, first + count) of a buffer get from a use to a later one.
 
-    Slots are numbered through all segments. On the host, a section is offloaded as soon as its
+    Slots are numbered through all segments. For a tier, a section is offloaded as soon as its
     bytes are final, and leaves the device once the last launch of slot `after` that uses it has
     run. It is back before the first launch of a slot from `needed_by` on that uses it.
 
@@ -144,6 +144,7 @@ class Plan:
             last = each.first + each.count - 1
             form = "" if each.form == RAW else f" as {each.form}"
             why = self.reasons.get(each.buffer, "planned so")
+            form += f" to the {each.tier}" if each.tier in (FILE, PEER) else ""
             where = f"({why}{self._next_best(each.buffer)})" if each.tier else "on the device"
             lines.append(f"  {each.buffer}: sections {each.first} to {last}{form} {where}")
         for name in (name for name in self.reasons if name not in offloaded | coded):
