@@ -131,3 +131,20 @@ def test_a_ladder_is_of_one_policy_and_no_budget(capsys: Captured) -> None:
     code, _, err = run(capsys, "plan", *SMALL, "--ladder", "--budget", "1GiB")
     assert code == 2
     assert "--ladder shows least peaks: leave out --budget, --sweep and -o" in err
+
+
+def test_what_the_host_cannot_hold_goes_to_a_file(capsys: Captured) -> None:
+    given = ("plan", *SMALL, "--policy", "vdnn-all", "--host-budget", "600KiB", "--json", "-")
+    code, out, err = run(capsys, *given, "--file-budget", "none")
+    assert code == 0
+    plan = json.loads(out)
+    assert plan["row"]["file_bytes"] > 0
+    assert 0 < plan["row"]["host_bytes"] <= 600 * KIB
+    assert "offload to file" in {row["decision"] for row in plan["maps"]}
+    assert [line.split()[:2] for line in err.splitlines() if "busy" in line][-2:] == [
+        ["file", "write"],
+        ["file", "read"],
+    ]
+    code, _, err = run(capsys, *given)
+    assert code != 0
+    assert "above the host budget 600.00 KiB; raise host_budget" in err

@@ -62,6 +62,13 @@ Budget = Annotated[
 HostBudget = Annotated[
     str | None, typer.Option(help="Most pinned host memory: 64GiB, ... or none.")
 ]
+FileBudget = Annotated[
+    str | None,
+    typer.Option(
+        help="Most bytes in a file on a local disk, for what the host budget cannot hold: 1TiB, "
+        "... or none for no limit. Not given: no file."
+    ),
+]
 Policy = Annotated[
     str | None,
     typer.Option(

@@ -32,6 +32,7 @@ from .options import (
     Budget,
     ChunkSize,
     Dtype,
+    FileBudget,
     HostBudget,
     ImageSize,
     JsonFile,
@@ -53,6 +54,7 @@ def plan(
     policy: Policy = None,
     budget: Budget = None,
     host_budget: HostBudget = None,
+    file_budget: FileBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
     sweep: Annotated[
@@ -75,7 +77,8 @@ def plan(
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
     With --ladder the least peaks with none of a policy's means, and with more and more of them.
     """
-    request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
+    limits = host_budget, file_budget
+    request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, *limits)
     limit, profile = parse_limit(budget), load(hardware or DEFAULT_PROFILE)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)

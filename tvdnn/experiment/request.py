@@ -19,6 +19,7 @@ from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, Tvdn
 from ..graph import ChunkSizes, Graph, GraphVariants, Network
 from ..ops.expand import DTYPES, graph_variants
 from ..optim import SGD
+from ..planner.ir.budgets import NO_TIERS, TierBudgets
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import Choice, Requested, Tuned, choose
 from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
@@ -50,7 +51,8 @@ class Unfilled(TorchFunctionMode):
 class Request:
     """A network, its batch and its numbers. `dtype` is "bf16", "tf32" or "fp32".
 
-    Chunk sizes that were not asked for are `tuned`, or the default.
+    Chunk sizes that were not asked for are `tuned`, or the default. What the host budget cannot
+    hold goes to a file of at most `file_budget` bytes; of 0 bytes there is none.
     """
 
     net: str
@@ -59,6 +61,7 @@ class Request:
     dtype: str
     chunks: ChunkSizes
     host_budget: int | None
+    file_budget: int | None = 0
     sized: bool = True
     tuned: Tuned | None = None
 
@@ -75,6 +78,7 @@ def make_request(
     dtype: str,
     chunk_size: str | None,
     host_budget: str | None,
+    file_budget: str | None = None,
 ) -> Request:
     """The request, with what was not given filled in. Raises InputError for what is not known."""
     if dtype not in DTYPES:
@@ -86,6 +90,7 @@ def make_request(
         dtype=dtype,
         chunks=chunks_of(chunk_size) or ChunkSizes(DEFAULT_CHUNK_SIZE),
         host_budget=parse_bytes(host_budget),
+        file_budget=0 if file_budget is None else parse_bytes(file_budget),
         sized=chunk_size is not None,
     )
 
@@ -108,7 +113,10 @@ def chosen(request: Request, policy: str | None, budget: Limit) -> Choice:
 
 def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem:
     """How to plan a training step on a machine of these costs inside this budget."""
-    return Problem(_variants(replace(request, tuned=None)), costs, limit, request.host_budget)
+    file = request.file_budget
+    tiers = NO_TIERS if file == 0 else TierBudgets.with_file(file)
+    step = _variants(replace(request, tuned=None))
+    return Problem(step, costs, limit, request.host_budget, tiers)
 
 
 def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
@@ -125,6 +133,7 @@ def _variants(request: Request) -> GraphVariants:
     network = network_of(request)
     losses = losses_of("cross_entropy", None, torch.device("meta")).each
     settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
+    settings = replace(settings, updates_last=request.file_budget != 0)
     return graph_variants(check_trainable(network, losses), settings)
 
 

@@ -91,6 +91,7 @@ class Row(_Subject):
     offloaded_bytes: int | None = None
     coded_bytes: int | None = None
     host_bytes: int | None = None
+    file_bytes: int | None = None
     fragmentation: float | None = None
     recode_s: float | None = None
     stall_s: float | None = None
@@ -209,6 +210,7 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
         coded_bytes=coded_nbytes(schedule),
         lossy=bool(schedule.plan.rounded),
         host_bytes=schedule.slab_nbytes,
+        file_bytes=schedule.file_nbytes,
         fragmentation=schedule.fragmentation,
         recode_s=None if timeline is None else recode_s(schedule, timeline),
         stall_s=None if timeline is None else timeline.stall_s,
