@@ -114,11 +114,14 @@ def training_settings(
     dtype: str,
     chunk_size: ChunkSize,
     sections: int | None,
+    *,
+    updates_last: bool = False,
 ) -> Settings:
     """Settings of a training step. Raises InputError for an unknown type or size."""
     settings = Settings(
         _known_dtype(dtype), DEFAULT_CHUNK_SIZE, Mode.TRAIN, sections, losses, optimizer
     )
+    settings = replace(settings, updates_last=updates_last)
     return with_chunks(settings, chunks_of(chunk_size))
 
 

@@ -13,7 +13,7 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.settings import COPIES, Choice, Requested, Table
 from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
-from ..units import Limit, parse_bytes
+from ..units import Limit, parse_bytes, parse_limit
 from .build import ChunkSize, Progress
 
 CPU: Final = torch.device("cpu")
@@ -61,18 +61,21 @@ def requested_choice(policy: str | None, lead: int | None, copies: str | None) -
     return Requested(policy, lead, copies)
 
 
-def requested_tiers(
+def requested_memory(
+    budget: int | str | None,
+    host_budget: int | str | None,
     file: str | Path | SectionFile | None,
     file_budget: int | str | None,
     peer_budget: int | str | None,
 ) -> dict[str, Any]:
-    """The fields of a request for tiers. Raises InputError for a budget without a file."""
+    """The fields of a request for memory. Raises InputError for a budget without a file."""
     if file is None and file_budget is not None:
         raise InputError(f"file_budget is {file_budget!r}, but there is no file; name a folder")
     tiers = NO_TIERS if file is None else TierBudgets.with_file(parse_bytes(file_budget))
     on_peer = parse_bytes(peer_budget)
     tiers = tiers if on_peer is None else tiers.behind_peer(on_peer)
-    return {"file": Path(file) if isinstance(file, str) else file, "tiers": tiers}
+    limits = {"budget": parse_limit(budget), "host_budget": parse_bytes(host_budget)}
+    return {**limits, "file": Path(file) if isinstance(file, str) else file, "tiers": tiers}
 
 
 def is_sized(chunk_size: ChunkSize, sections: int | None) -> bool:

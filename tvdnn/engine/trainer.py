@@ -21,7 +21,6 @@ from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
-from ..units import parse_bytes, parse_limit
 from .build import (
     ChunkSize,
     Progress,
@@ -33,7 +32,7 @@ from .build import (
 )
 from .code_counts import CodeCount
 from .core import Core
-from .engine_request import EngineRequest, is_sized, requested_choice, requested_tiers
+from .engine_request import EngineRequest, is_sized, requested_choice, requested_memory
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
@@ -117,9 +116,7 @@ class Trainer:
         self._foreign_nbytes = _measure_foreign(net)
         spec: Spec = optimizer or SGD()
         requested = EngineRequest(
-            budget=parse_limit(budget),
-            host_budget=parse_bytes(host_budget),
-            **requested_tiers(file, file_budget, peer_budget),
+            **requested_memory(budget, host_budget, file, file_budget, peer_budget),
             choice=requested_choice(policy, lead, copies),
             kernels=kernels,
             order_seed=order_seed,
@@ -136,9 +133,9 @@ class Trainer:
         self._core = Core(net, requested, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
-        settings = training_settings(losses.each, spec, dtype, chunk_size, sections)
-        settings = replace(settings, reserve=self._batches.reserve, updates_last=file is not None)
-        settings = with_rewrites_for(settings, policy)
+        how, uses_file = (losses.each, spec, dtype, chunk_size, sections), file is not None
+        settings = training_settings(*how, updates_last=uses_file)
+        settings = with_rewrites_for(replace(settings, reserve=self._batches.reserve), policy)
         self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
         self.construction_peak_nbytes = self.peak_nbytes()

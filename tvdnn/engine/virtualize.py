@@ -1,6 +1,7 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
 from ..planner.make import DEFAULT_CHUNK_SIZE
 from ..runtime.section_file import SectionFile
-from ..units import parse_bytes, parse_limit
+from ..units import parse_bytes
 from .build import (
     ChunkSize,
     Progress,
@@ -21,7 +22,7 @@ from .build import (
     with_chunks,
     with_rewrites_for,
 )
-from .engine_request import CPU, EngineRequest, is_sized, requested_choice, requested_tiers
+from .engine_request import CPU, EngineRequest, is_sized, requested_choice, requested_memory
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
 
@@ -64,9 +65,8 @@ def virtualize(
     - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
       makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
       runs again in backward. Torch's memory for it is counted, but not held to the budget.
-    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's. `file`,
-      `file_budget` and `peer_budget` too; a copy of the file that fails raises FileError from the
-      call or from its backward.
+    - `chunk_size`, `lead`, `copies`, `feedback`, `host_budget`, `file`, `file_budget` and
+      `peer_budget`: as Trainer's.
 
     Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
@@ -74,18 +74,13 @@ def virtualize(
     device = _made_ready(net, inputs, opaque)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
     settings = _settings(resolve_dtype(dtype, device), policy, chunk_size, sections, reserved)
+    machine: dict[str, Any] = {"costs": costs, "clock": clock}
+    machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
+    machine |= {"kernels": kernels, "feedback": feedback, "progress": progress}
     requested = EngineRequest(
-        budget=parse_limit(budget),
-        host_budget=parse_bytes(host_budget),
-        **requested_tiers(file, file_budget, peer_budget),
+        **requested_memory(budget, host_budget, file, file_budget, peer_budget),
         choice=requested_choice(policy, lead, copies),
-        kernels=kernels,
-        order_seed=order_seed,
-        delay_seed=delay_seed,
-        costs=costs,
-        progress=progress,
-        feedback=feedback,
-        clock=clock,
+        **machine,
         sized=is_sized(chunk_size, sections),
         dtype=dtype,
         opaque=opaque,

@@ -29,7 +29,7 @@ from .builder import Builder
 from .facts import with_facts
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
-from .optimizer import flush_all_updates, flush_gradients, take
+from .optimizer import flush_all_updates, flush_gradients
 from .read_order import ReadOrder
 from .registry import OPERATORS
 from .split_rows import most_row_tiles, row_tiles_for, split_rows
@@ -318,9 +318,6 @@ def _backward(b: Builder, settings: Settings) -> None:
         unflushed.append(op)
     _flush_all(b, unflushed)
     flush_all_updates(b)
-    for name, count in b.uses.items():
-        if count > 1 and name in b.param_grads:
-            take(b, name)
     for name in sorted(settings.input_grads & b.gradient_terms.keys()):
         add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 

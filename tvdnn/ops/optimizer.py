@@ -50,6 +50,9 @@ def flush_all_updates(b: Builder) -> None:
         _take_or_batch(b, param)
         flush_batched_updates(b, least=TENSORS)
     flush_batched_updates(b)
+    for name, count in b.uses.items():
+        if count > 1 and name in b.param_grads:
+            take(b, name)
 
 
 def take(b: Builder, param: str) -> None:

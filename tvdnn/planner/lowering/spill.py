@@ -57,7 +57,7 @@ def with_spills(graph: Graph, plan: Plan, budgets: Budgets, share: float = SPILL
         base = _tails(program) if here == HOST else np.zeros(len(program.launches), np.int64)
         if not _excess(spilled, base, limit):
             break
-        spilled = _excess(spilled, base, int(share * _room(limit, here, tier, rests)))
+        spilled = _excess(spilled, base, int(share * _capacity(limit, here, tier, rests)))
         tiers |= {key: tier for rest in spilled for key in rest.keys}
         here = tier
     return replace(plan, bridges=tuple(_with_tiers(plan, tiers))) if tiers else plan
@@ -67,7 +67,7 @@ def _in_tier(bridge: Bridge, tier: str) -> Bridge:
     return bridge if bridge.tier is None else replace(bridge, tier=tier)
 
 
-def _room(limit: int, here: str, tier: str, rests: Sequence[_Rest]) -> int:
+def _capacity(limit: int, here: str, tier: str, rests: Sequence[_Rest]) -> int:
     """The bytes of a tier but those of bounce buffers for what goes on to a file."""
     if (here, tier) != (HOST, FILE):
         return limit
