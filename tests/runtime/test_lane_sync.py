@@ -63,6 +63,18 @@ def test_where_the_host_waits_for_each_launch_they_are_not_apart(
     assert not Lanes(device).independent
 
 
+@pytest.mark.parametrize("delay_seed", [None, 0])
+def test_steps_through_a_second_arena_compute_the_same(
+    device: torch.device, delay_seed: int | None
+) -> None:
+    """Two more lanes: a second arena on this GPU stands in for that of a peer."""
+    want = trained(device)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(trained(device, delay_seed, peer_budget="4MiB"), want, strict=True)
+    )
+
+
 def test_edges_compute_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lanes_of(device).independent
     want = trained(device)
@@ -164,9 +176,12 @@ def test_steps_on_two_streams_take_turns(device: torch.device) -> None:
         trainer.close()
 
 
-def trained(device: torch.device, delay_seed: int | None = None) -> list[torch.Tensor]:
+def trained(
+    device: torch.device, delay_seed: int | None = None, peer_budget: str | None = None
+) -> list[torch.Tensor]:
     """Losses and parameters after some steps in which all that may leaves."""
-    trainer, net, batch = make(device, delay_seed)
+    trainer, net, batch = make(device, delay_seed, peer_budget)
+    assert (trainer.schedule.peer_nbytes > 0) is (peer_budget is not None)
     losses = [trainer.step(*batch) for _ in range(STEPS)]
     params = [param.detach().clone() for param in net.parameters()]
     assert trainer.timeline(*batch).step_s > 0
@@ -175,7 +190,7 @@ def trained(device: torch.device, delay_seed: int | None = None) -> list[torch.T
 
 
 def make(
-    device: torch.device, delay_seed: int | None = None
+    device: torch.device, delay_seed: int | None = None, peer_budget: str | None = None
 ) -> tuple[tvdnn.Trainer, torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     """A trainer whose maps all leave, its network and a batch; the same each time."""
     torch.manual_seed(0)
@@ -183,6 +198,7 @@ def make(
     x = torch.randn(BATCH, 3, 64, 64, device=device)
     y = torch.randint(0, CLASSES, (BATCH,), device=device)
     how = {"policy": "vdnn-all", "chunk_size": "256KiB", "dtype": "bf16"}
+    how |= {"peer_budget": peer_budget}
     trainer = tvdnn.Trainer(net, x, delay_seed=delay_seed, **how)
     return trainer, net, (x, y)
 
