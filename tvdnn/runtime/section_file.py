@@ -6,7 +6,6 @@ import mmap
 import os
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
@@ -20,28 +19,21 @@ from ..units import format_bytes
 PAGE: Final = FILE_ALIGNMENT  # bytes of the unit of reads and writes past the page cache
 
 
-@dataclass(frozen=True, slots=True)
-class FileFault:
-    """A section that could not be written, or not be read back as it was."""
-
-    message: str
-
-
 class SectionFile:
     """An unnamed file in `folder`, a folder on a local disk. It is gone once it is closed.
 
     Reads and writes name their bytes by position and go past the page cache where the file system
     takes that. A section that is read must have the checksum with which it was written.
 
-    The first failure is kept as `fault`, and the int32 `error_word` becomes 1. The step goes on:
-    later writes do nothing, and reads give zeros. Passes that would change parameters read the word
-    before.
+    The first failure is kept, in words, as `fault`, and the int32 `error_word` becomes 1. The step
+    goes on: later writes do nothing, and reads give zeros. Passes that would change parameters read
+    the word before. A write and a read may run at one time.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.nbytes = 0
-        self.fault: FileFault | None = None
+        self.fault: str | None = None
         self.error_word = torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
         try:
             self._file = TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 (kept open)
@@ -51,7 +43,8 @@ class SectionFile:
                 "local disk that may be written"
             ) from error
         self._checksums: dict[int, tuple[int, int]] = {}  # by offset, bytes and their CRC-32
-        self._page = mmap.mmap(-1, PAGE)  # of the end of a section, which fills no page
+        # By whether it is written, a page for the end of a section, which fills none.
+        self._ends = {writes: mmap.mmap(-1, PAGE) for writes in (True, False)}
         self.direct = False  # whether reads and writes go past the page cache
         self._go_past_the_page_cache()
 
@@ -100,12 +93,13 @@ class SectionFile:
         fault, self.fault = self.fault, None
         self.error_word.zero_()
         if fault is not None:
-            raise FileError(fault.message)
+            raise FileError(fault)
 
     def close(self) -> None:
         """Give the bytes on the disk back."""
         self._file.close()
-        self._page.close()
+        for page in self._ends.values():
+            page.close()
         self._checksums.clear()
         self.nbytes = 0
 
@@ -130,7 +124,7 @@ class SectionFile:
             fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_DIRECT)
             self.direct = True
             try:
-                os.pwrite(handle, self._page, 0)
+                os.pwrite(handle, self._ends[True], 0)
             except OSError:
                 self.go_through_the_page_cache()
 
@@ -140,7 +134,7 @@ class SectionFile:
         self._move_pages(view[:whole], offset, writes=writes)
         rest = len(view) - whole
         if rest:
-            with memoryview(self._page) as page:
+            with memoryview(self._ends[writes]) as page:
                 if writes:
                     page[:rest] = view[whole:]
                 self._move_pages(page, offset + whole, writes=writes)
@@ -159,7 +153,7 @@ class SectionFile:
 
     def _fail(self, doing: str, nbytes: int, error: OSError) -> None:
         if self.fault is None:
-            self.fault = FileFault(
+            self.fault = (
                 f"{doing} ({format_bytes(nbytes)}) failed in the file in {self.folder}: "
                 f"{error.strerror}. No parameter and no optimizer state has changed in this step: "
                 "free space on the disk or name another folder, or raise host_budget so that less "
