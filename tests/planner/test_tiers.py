@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.planner.test_schedules import CLASSES, STEPS, random_costs
 from tests.planner.test_simulate import HandCosts
 from tests.planner.test_simulate import graph as hand_graph
 from tests.planner.test_tier_faults import training as convolutions
+from tests.support.drawn_chains import CLASSES, STEPS, random_costs
 from tests.support.examples import examples
 from tests.support.lowered import lower
 from tests.support.networks import random_chain

@@ -7,7 +7,6 @@ import torch
 
 from ..errors import DeviceError, EngineError, InputError
 from ..graph import Value, is_packed
-from ..graph.network import channels_last_axes
 from ..kernels.language.overrides import Configurations
 from ..ops.expand import DTYPES
 from ..ops.loss import label_ranges
@@ -17,6 +16,7 @@ from ..planner.ir.settings import ENGINE, RULES, Table
 from ..planner.ir.timeline import Timeline
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
+from .caller_rows import by_sample, channels_first
 from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
 from .host_slab import Slab
@@ -119,13 +119,11 @@ class Runner:
                 "plan for this batch size"
             )
         if buffer.dtype != "int64":
-            value = _channels_first(value, self._value_of(name))
+            value = channels_first(value, self._value_of(name))
         rows_axis = 1 if buffer.dtype == "int64" else 2
         for place in self._inputs[name]:
             held = place_view(self._memory, buffer, place)
-            for sample, source, target in _by_sample(
-                value, held, place, graph.row_tiles, rows_axis
-            ):
+            for sample, source, target in by_sample(value, held, place, graph.row_tiles, rows_axis):
                 if buffer.dtype == "int64":
                     self._fill_labels(source, target, first + sample)
                 else:
@@ -243,10 +241,10 @@ class Runner:
         shape = [value.shape[axis] for axis in value.torch_axes]
         form = memory_format if len(shape) == 4 else torch.contiguous_format
         result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
-        target, tiles = _channels_first(result, value), self.schedule.graph.row_tiles
+        target, tiles = channels_first(result, value), self.schedule.graph.row_tiles
         for place, held in self.outputs(buffer):
             view = held if tiles > 1 else held.view(-1, *value.shape[1:])
-            for _, rows, source in _by_sample(target, view, place, tiles, 2):
+            for _, rows, source in by_sample(target, view, place, tiles, 2):
                 self._kernels.unstage(source, rows)
         return result
 
@@ -332,28 +330,3 @@ def _check_packed_codes(schedule: Schedule, kernels: str, device: torch.device) 
                 f"{packed[0].form.codec}: a CUDA graph cannot wait for the number of its values; "
                 'pass kernels="triton", or a policy without bitmap and ssdc'
             )
-
-
-def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
-    """A tensor in the layout that torch has for the network's value."""
-    stored = x.permute([value.torch_axes.index(axis) for axis in range(x.dim())])
-    return stored.permute(channels_last_axes(x.dim()))
-
-
-def _by_sample(
-    value: torch.Tensor, held: torch.Tensor, place: Place, tiles: int, rows_axis: int
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """The first sample of the rows of a place, the caller's values of these rows, and the rows.
-
-    All rows of the place at once; row tiles sample by sample.
-    """
-    if tiles == 1:
-        yield place.start, value[place.start : place.stop], held
-        return
-    height = held.shape[1]
-    for sample in range(place.start // tiles, -(-place.stop // tiles)):
-        first = max(place.start, sample * tiles)
-        last = min(place.stop, (sample + 1) * tiles)
-        image = held[first - place.start : last - place.start].view(1, -1, *held.shape[2:])
-        start, rows = (first - sample * tiles) * height, (last - first) * height
-        yield sample, value[sample : sample + 1].narrow(rows_axis, start, rows), image
