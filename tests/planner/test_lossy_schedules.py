@@ -8,7 +8,8 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.planner.test_schedules import CLASSES, EXAMPLES, STEPS, random_costs
+from tests.planner.test_schedules import EXAMPLES
+from tests.support.drawn_chains import CLASSES, STEPS, random_costs
 from tests.support.examples import CHAIN, examples
 from tests.support.lossy_plans import lossy_plans
 from tests.support.lowered import lower
