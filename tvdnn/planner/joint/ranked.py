@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from ...graph import Direction
+from ..ir.plan import HOST
 from ..recompute.regions import MAPS
 from ..recompute.weave import Making
 from .columns import AbsentColumn
@@ -56,7 +57,9 @@ class RankedColumns:
         """How many columns leave no more bytes to copy than forward has time for."""
         program, costs = self._order.skeleton.program, self._order.costs
         forward = (p for p in program.graph.passes if p.direction is Direction.FORWARD)
-        hidden = costs.link.to_host * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
+        hidden = costs.links[HOST].out * sum(
+            costs.launch_s(pass_, pass_.domain) for pass_ in forward
+        )
         maps = sum(each.nbytes for each in program.graph.buffers.values() if each.kind in MAPS)
         left = accumulate((-each.nbytes for each in self.columns), initial=maps)
         return sum(nbytes > capacity + hidden for nbytes in left)
