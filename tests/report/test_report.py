@@ -37,7 +37,7 @@ STEP_KEYS = frozenset(
     {
         *("step_s", "predicted_s", "bound_s", "images_per_s", "peak_bytes", "planned_peak_bytes"),
         *("avg_bytes", "offloaded_bytes", "host_bytes", "fragmentation", "stall_s", "overlap"),
-        *("slowdown", "loss", "coded_bytes", "recode_s"),
+        *("slowdown", "loss", "coded_bytes", "recode_s", "file_bytes"),
     }
 )
 KEYS = STEP_KEYS | {
