@@ -45,7 +45,10 @@ def drawn(rng: random.Random, order: Order) -> JointChoice:
     """Any absent columns, whether or not they go together, and any recomputes by block."""
     absent = (n for n in range(len(order.columns.absent)) if rng.random() < 0.5)
     blocks = (n for n in range(len(order.columns.blocks)) if rng.random() < 0.5)
-    return JointChoice(frozenset(absent), frozenset(blocks), once=rng.random() < 0.5)
+    coded = (n for n in range(len(order.columns.coded)) if rng.random() < 0.5)
+    firsts = ((n, order.columns.first_coded(n, rng.uniform(0.1, 1.0))) for n in coded)
+    some = frozenset(each for each in firsts if each[1] >= 0)
+    return JointChoice(frozenset(absent), frozenset(blocks), some, once=rng.random() < 0.5)
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -136,7 +139,7 @@ def test_a_dive_takes_whole_maps_that_fit(order: Order, rule: object) -> None:
     assert found is not None
     assert np.abs(found.absent - found.absent.round()).max() < 1e-3
     assert found.step_s >= first.step_s * (1 - 1e-9)
-    choice = JointChoice.of(found)
+    choice = JointChoice.of(found, order.columns)
     assert choice.absent
     for column in choice.absent:
         assert not program.conflicts[column] & choice.absent

@@ -1,19 +1,22 @@
 """Columns of the joint program: what each map may do between two uses, on a coarse clock.
 
 A map is absent from one use to a point, ahead of which its makers run again. Or it is away, on the
-host alone. Makers run ahead of the segment of a reader, or by block in it.
+host alone; or coded between forward and backward, and its code may be away. Makers run ahead of the
+segment of a reader, or by block in it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
 
-from ...graph import RAW, Form
+from ...graph import RAW, Buffer, Form, in_form
 from ..ir.costs import Costs
+from ..lowering.codes import Encoded, codable
 from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import MapMaking, Skeleton
 from ..recompute.supplies import Supply
@@ -66,6 +69,19 @@ class AwayColumn:
 
     number: int  # of the class
     next: int  # step at which they are back
+    nbytes: int
+    coded: int | None = None  # number of the coded column whose codes these are; None: raw
+
+
+@dataclass(frozen=True, slots=True)
+class CodedColumn:
+    """A map that is encoded behind its last use in forward and decoded ahead of its next."""
+
+    buffer: str
+    form: Form
+    classes: tuple[int, ...]
+    nbytes: Mapping[int, int]  # by class, of the codes
+    seconds: Mapping[int, tuple[float, float]]  # by class, of encoding and of decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +137,21 @@ class Columns:
         absent = self._absent(runs)
         self.absent = tuple(sorted(absent, key=lambda each: self.runs[each.run].supply.passes))
         self.blocks = tuple(self._blocks())
-        self.away = tuple(self._away())
+        self.coded = tuple(self._coded())
+        self.away = (*self._away(), *self._codes_away())
+
+    def first_coded(self, number: int, share: float) -> int:
+        """The first section of a share of a coded map, which is its last sections; -1: no section.
+
+        The number of sections is the nearest one.
+        """
+        count = self.skeleton.program.graph.buffers[self.coded[number].buffer].num_sections
+        sections = round(share * count)
+        return count - sections if sections else -1
+
+    def encoded(self, number: int, first: int) -> Encoded:
+        """The map of a coded column, encoded from this section on."""
+        return Encoded(self.coded[number].buffer, first, self.coded[number].form)
 
     def is_used_from(self, buffer: str, segment: int) -> bool:
         """Whether a segment from this one on uses the buffer."""
@@ -209,7 +239,41 @@ class Columns:
             for name, _ in run.takes:
                 asked[name].add(run.step)
         for number, each in enumerate(self.classes):
-            yield AwayColumn(number, each.next)
+            yield AwayColumn(number, each.next, each.nbytes)
             for step in sorted(asked.get(each.buffer, ())):
                 if each.last + 1 < step < each.next:
-                    yield AwayColumn(number, step)
+                    yield AwayColumn(number, step, each.nbytes)
+
+    def _coded(self) -> Iterator[CodedColumn]:
+        """The maps of which a byte is freed in less time by a code than by making it again."""
+        makers_s: dict[str, float] = {}
+        for absent in self.absent:
+            seconds_of_run = self.runs[absent.run].seconds
+            makers_s[absent.buffer] = min(seconds_of_run, makers_s.get(absent.buffer, inf))
+        graph, trips = self.skeleton.program.graph, set(self.skeleton.forward_backward_idle)
+        for name, form in codable(graph):
+            classes = [n for n in self.of_buffer[name] if self.classes[n].members[0] in trips]
+            buffer = graph.buffers[name]
+            coded = in_form(buffer, form)
+            nbytes = {
+                number: sum(coded.section_nbytes(i.section) for i in self.classes[number].members)
+                for number in classes
+            }
+            seconds = {n: self._recode_s(self.classes[n], buffer, form) for n in classes}
+            raw = sum(self.classes[number].nbytes for number in classes)
+            recode_s, freed = sum(map(sum, seconds.values())), raw - sum(nbytes.values())
+            if classes and recode_s * raw < makers_s.get(name, inf) * freed:
+                yield CodedColumn(name, form, tuple(classes), nbytes, seconds)
+
+    def _recode_s(self, each: IdleClass, buffer: Buffer, form: Form) -> tuple[float, float]:
+        bounds = [buffer.bounds(idle.section) for idle in each.members]
+        encoding, decoding = (
+            sum(self.costs.recode_s(buffer, stop - start, *forms) for start, stop in bounds)
+            for forms in ((RAW, form), (form, RAW))
+        )
+        return encoding, decoding
+
+    def _codes_away(self) -> Iterator[AwayColumn]:
+        for number, each in enumerate(self.coded):
+            for which in each.classes:
+                yield AwayColumn(which, self.classes[which].next, each.nbytes[which], number)

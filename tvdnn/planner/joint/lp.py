@@ -31,7 +31,9 @@ class Solution:
     away: Array
     absent: Array
     blocks: Array
+    coded: Array
     prices: Array  # seconds that the whole of a column away or absent would add, or save
+    coded_prices: Array
     sensitivities: Mapping[str, float]  # seconds saved by 1% more compute, link, memory or host
 
 
@@ -57,7 +59,8 @@ class JointLP:
         self.first_absent = len(columns.away)
         self._runs = self.first_absent + len(columns.absent)
         self._blocks = self._runs + len(columns.runs)
-        self._tracks = self._blocks + len(columns.blocks)
+        self._coded = self._blocks + len(columns.blocks)
+        self._tracks = self._coded + len(columns.coded)
         self._waits = self._tracks + len(TRACKS) * (self._num + 1)
         self._width = self._waits + self._num
         self._never: set[int] = set()
@@ -80,6 +83,12 @@ class JointLP:
         high[[self._track("out", 0), self._track("back", 0)]] = 0.0
         return low, high
 
+    def bounds_without_codes(self) -> tuple[Array, Array]:
+        """The bounds under which no map is encoded."""
+        low, high = self.bounds()
+        high[self._coded : self._tracks] = 0.0
+        return low, high
+
     def solve(self, low: Array | None = None, high: Array | None = None) -> Solution | None:
         """The optimum within bounds; None where there is none."""
         least, most = self.bounds()
@@ -100,8 +109,10 @@ class JointLP:
             float(x[self._waits :].sum()) * self._unit_s,
             x[: self.first_absent],
             x[self.first_absent : self._runs],
-            x[self._blocks : self._tracks],
+            x[self._blocks : self._coded],
+            x[self._coded : self._tracks],
             prices[: self._runs] * self._unit_s,
+            prices[self._coded : self._tracks] * self._unit_s,
             self._sensitivities(x, found.ineqlin.marginals),
         )
 
@@ -109,7 +120,7 @@ class JointLP:
     def _objective(self) -> Array:
         cost = np.zeros(self._width)
         cost[self._waits :] = 1.0
-        sizes = [self.columns.classes[each.number].nbytes for each in self.columns.away]
+        sizes = [each.nbytes for each in self.columns.away]
         cost[: self.first_absent] = EPSILON * np.array(sizes) / self._unit
         return cost
 
@@ -144,26 +155,35 @@ class JointLP:
         """By track and step, the bytes of each column that are new."""
         columns, new = self.columns, defaultdict[tuple[str, int], list[Term]](list)
         for number, away in enumerate(columns.away):
-            each = columns.classes[away.number]
-            size = each.nbytes / self._unit
+            each, size = columns.classes[away.number], away.nbytes / self._unit
             new["idle", each.last + 1].append((number, -size))
             new["final", min(each.last, each.final) + 1].append((number, -size))
             new["due", away.next].append((number, -size))
+        nbytes = [each.nbytes for each in columns.classes]
         spans = [
-            (number, *span)
+            (number, *span, nbytes[span[0]])
             for number, absent in enumerate(columns.absent, self.first_absent)
             for span in absent.frees
         ]
         spans += [
-            (number, which, columns.classes[which].last, columns.classes[which].next)
+            (number, which, *self._idle(which), nbytes[which])
             for number, block in enumerate(columns.blocks, self._blocks)
             for which in block.classes
         ]
-        for number, which, last, following in spans:
-            size = columns.classes[which].nbytes / self._unit
+        spans += [
+            (number, which, *self._idle(which), nbytes[which] - coded.nbytes[which])
+            for number, coded in enumerate(columns.coded, self._coded)
+            for which in coded.classes
+        ]
+        for number, _, last, following, freed in spans:
+            size = freed / self._unit
             new["absent", last + 1].append((number, -size))
             new["absent", following].append((number, size))
         return new
+
+    def _idle(self, number: int) -> tuple[int, int]:
+        """The steps between which the sections of a class are idle."""
+        return self.columns.classes[number].last, self.columns.classes[number].next
 
     def _add_seconds(self) -> None:
         """A step takes its launches and all makers that run again ahead of it."""
@@ -176,6 +196,10 @@ class JointLP:
             rate = block.seconds / self._unit_s / sum(each.nbytes for each in members)
             for each in members:
                 seconds[each.next].append((number, rate * each.nbytes))
+        for number, coded in enumerate(columns.coded, self._coded):
+            for which, taken in coded.seconds.items():
+                for step, taken_s in zip(self._idle(which), taken, strict=True):
+                    seconds[step].append((number, taken_s / self._unit_s))
         for step, least_s in enumerate((columns.clock.seconds / self._unit_s).tolist()):
             self._ub.add([(self._waits + step, -1.0), *seconds[step]], -least_s)
 
@@ -225,7 +249,13 @@ class JointLP:
         columns = self.columns
         of_class, of_gap = defaultdict[int, list[int]](list), defaultdict[object, list[int]](list)
         for number, away in enumerate(columns.away):
-            of_class[away.number].append(number)
+            if away.coded is None:
+                of_class[away.number].append(number)
+            else:
+                self._ub.add([(number, 1.0), (self._coded + away.coded, -1.0)], 0.0)
+        for number, coded in enumerate(columns.coded, self._coded):
+            for which in coded.classes:
+                of_class[which].append(number)
         for number, absent in enumerate(columns.absent, self.first_absent):
             of_gap[absent.buffer, absent.low].append(number)
             for which, _, _ in absent.frees:
@@ -250,7 +280,11 @@ class JointLP:
             absent[column.buffer].append(number)
             served[column.run].append(number - self.first_absent)
         for number, each in enumerate(columns.away):
-            away[each.number].append(number)
+            if each.coded is None:
+                away[each.number].append(number)
+        for number, coded in enumerate(columns.coded, self._coded):
+            for which in coded.classes:
+                away[which].append(number)
         for number, run in enumerate(columns.runs):
             for name, other in run.takes:
                 again = [] if other is None else [(self._runs + other, -1.0)]
@@ -286,8 +320,13 @@ class JointLP:
         for which in columns.of_buffer.get(name, ()):
             each = columns.classes[which]
             if each.last < step < each.next:
-                gone = [(n, 1.0) for n in away[which] if columns.away[n].next > step]
+                gone = [(n, 1.0) for n in away[which] if self._ends(n, which) > step]
                 self._ub.add([*terms, *gone], 1.0)
+
+    def _ends(self, number: int, which: int) -> int:
+        """The step until which a column has the raw sections of a class gone."""
+        away = self.columns.away
+        return away[number].next if number < len(away) else self.columns.classes[which].next
 
     def _sensitivities(self, found: Array, marginals: Array) -> Mapping[str, float]:
         """What 1% more of each would save, by the prices of its rows; the most first."""

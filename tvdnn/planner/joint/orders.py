@@ -27,15 +27,21 @@ class JointChoice:
 
     absent: frozenset[int]
     blocks: frozenset[int]
+    # Coded columns that are taken, each with its first section.
+    coded: frozenset[tuple[int, int]] = frozenset()
     once: bool = False  # a map made ahead of its reader for other makers stays until it is read
 
     @classmethod
-    def of(cls, solution: Solution) -> "JointChoice":
+    def of(cls, solution: Solution, columns: Columns) -> "JointChoice":
         absent, blocks = (
             frozenset(np.flatnonzero(shares >= TAKEN).tolist())
             for shares in (solution.absent, solution.blocks)
         )
-        return cls(absent, blocks)
+        coded = (
+            (number, columns.first_coded(number, share))
+            for number, share in enumerate(solution.coded.tolist())
+        )
+        return cls(absent, blocks, frozenset(each for each in coded if each[1] >= 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,10 @@ class Order:
             recomputed[column.region] |= regions[column.region].recomputes[column.number].buffers
         made = self._coded.union(self._making(number, once=choice.once) for number in choice.absent)
         return replace(
-            self.skeleton.choice, recomputed=tuple(map(frozenset, recomputed)), made=made
+            self.skeleton.choice,
+            recomputed=tuple(map(frozenset, recomputed)),
+            made=made,
+            encoded=frozenset(self.columns.encoded(*each) for each in choice.coded),
         )
 
     def _making(self, number: int, *, once: bool) -> MapMaking:

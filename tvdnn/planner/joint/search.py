@@ -125,7 +125,7 @@ class JointSearch:
                 program = self._program(order, share, link_share)
                 solution = program.solve()
                 found = dive(program, solution, rule) if solution else None
-                yield from [(order, JointChoice.of(found))] if found else []
+                yield from [(order, JointChoice.of(found, order.columns))] if found else []
 
     def ranked(self, order: Order) -> Iterator[JointTrial]:
         """Trials of the first ranked columns: more where a step waits for copies, else fewer.
@@ -258,6 +258,11 @@ def _single_changes(
         yield replace(choice, absent=choice.absent - {column})
     for number in range(len(program.columns.blocks)):
         yield replace(choice, blocks=choice.blocks ^ {number})
+    coded = dict(choice.coded)
+    coded_prices = abs(solution.coded_prices)
+    for number in sorted(range(len(coded_prices)), key=lambda each: (coded_prices[each], each)):
+        kept = choice.coded - {(number, coded.get(number, -1))}
+        yield replace(choice, coded=kept if number in coded else kept | {(number, 0)})
     others = (each for each in range(len(prices)) if each not in choice.absent)
     for column in sorted(others, key=lambda each: (prices[each], each)):
         yield replace(choice, absent=choice.absent - program.conflicts[column] | {column})

@@ -21,7 +21,7 @@ from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..lowering.build_program import build_program
-from ..lowering.codes import codes_left
+from ..lowering.codes import Encoded, codes_between, codes_left
 from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, intra_pass_idle
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
@@ -58,6 +58,7 @@ class RecomputeChoice:
     through: bool = True  # forward of a region without recomputed maps goes section-major too
     coded: bool = True  # passes leave all codes that they can
     made: frozenset[MapMaking] = frozenset()  # maps of the whole batch that are made again
+    encoded: frozenset[Encoded] = frozenset()
 
 
 class _FreeIntervals:
@@ -207,7 +208,8 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
     parts = tuple(weave(graph, supplies, runs, made, choice.rest, lasting=not choice.made))
     known = candidates.supplies.producers
     codes = tuple(codes_left(graph, parts, known)) if choice.coded else ()
-    return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes)))
+    encoded = tuple(codes_between(graph, parts, choice.encoded, codes)) if choice.encoded else ()
+    return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes + encoded)))
 
 
 def _regions(
