@@ -21,6 +21,7 @@ from tvdnn.planner.ir.plan import Bridge, Plan, Segment
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.arena_layout import place_arena_within
 from tvdnn.planner.lowering.build_program import build_program
+from tvdnn.planner.lowering.codes import codable
 from tvdnn.planner.lowering.emit import emit_schedule
 from tvdnn.planner.lowering.launch_limits import FragmentationError
 from tvdnn.planner.lowering.list_scheduler import CapacityError
@@ -33,6 +34,7 @@ from tvdnn.planner.verify.check import check
 
 MADE, AWAY, CODED, CODED_AWAY = "made again", "away", "coded", "coded and away"
 MEANS = (MADE, AWAY, CODED, CODED_AWAY)
+MOST_ENCODED = 2  # maps behind a ReLU, the largest
 LIMITS = (1.0, 0.95, 0.9, 0.85, 0.8)  # shares of the arena
 BLOCKS = (Variant.KEEP, Variant.MEMORY)  # of all layers alike
 
@@ -226,7 +228,11 @@ class Enumeration:
                 yield first.buffer, reader
 
     def _may_be_coded(self) -> Iterator[tuple[Code | None, ...]]:
-        """By read that takes codes: none, one that the map's maker leaves, one encoded later."""
+        """By map or read that may have a code: none, or one of these.
+
+        A read that takes codes finds one that the map's maker leaves, or one encoded later. The
+        largest maps behind a ReLU may be encoded between forward and backward and decoded again.
+        """
         passes = self.graph.passes
         for reader, pass_ in enumerate(passes):
             for use in pass_.reads:
@@ -236,6 +242,25 @@ class Enumeration:
                     places = dict.fromkeys((max(makers), max(used)))
                     codes = (Code(use.buffer, form, each, reader) for each in places)
                     yield None, *codes
+        found = dict(codable(self.graph))
+        sizes = {name: self.graph.buffers[name].nbytes for name in found}
+        for name in sorted(found, key=lambda each: -sizes[each])[:MOST_ENCODED]:
+            code = self._encoded(name, found[name])
+            if code is not None:
+                yield None, code
+
+    def _encoded(self, name: str, form: Form) -> Code | None:
+        """The code of a map from its last use in forward to the first backward read of values."""
+        passes = self.graph.passes
+        forward = [n for n, each in enumerate(passes) if each.direction is Direction.FORWARD]
+        users = [n for n in forward if name in passes[n].used_buffers]
+        readers = (
+            n
+            for n in range(len(forward), len(passes))
+            if any(use.buffer == name and not use.forms for use in passes[n].reads)
+        )
+        reader = next(readers, None)
+        return None if reader is None else Code(name, form, users[-1], reader)
 
 
 def _lowered(graph: Graph, plan: Plan, costs: Costs, budgets: Budgets) -> Schedule | None:
