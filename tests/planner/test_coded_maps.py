@@ -13,6 +13,7 @@ from tvdnn.graph import BITMAP, RAW, TF32, Direction, Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Action, Schedule
 from tvdnn.planner.joint.columns import Columns
 from tvdnn.planner.joint.lp import JointLP
@@ -42,16 +43,8 @@ def dear(graph: Graph) -> Costs:
     """A machine that computes slowly beside its memory, and whose link is slow."""
     machine = load("H200")
     flops = {name: rate / 2000 for name, rate in machine.flops.items()}
-    link = machine.link
-    slow = replace(
-        link,
-        to_host=link.to_host / 50,
-        to_device=link.to_device / 50,
-        to_host_duplex=link.to_host_duplex / 50,
-        to_device_duplex=link.to_device_duplex / 50,
-        latency_s=0.0,
-    )
-    return Roofline(replace(machine, flops=flops, launch_s=0.0, link=slow), graph.dtype)
+    links = {HOST: replace(machine.links[HOST].scaled(1 / 50, 1 / 50), latency_s=0.0)}
+    return Roofline(replace(machine, flops=flops, launch_s=0.0, links=links), graph.dtype)
 
 
 def names_of(graph: Graph) -> dict[str, str]:
@@ -106,9 +99,8 @@ def test_codes_save_time_where_makers_and_the_link_are_slow() -> None:
     _, graph = plain(dtype="tf32")
     order, columns = columns_with_codes(graph, dear(graph))
     limit = round(0.75 * order.skeleton.required.max())
-    program = JointLP(columns, limit)
-    least = program.solve()
-    without = program.solve(*program.bounds_without_codes())
+    least = JointLP(columns, limit).solve()
+    without = JointLP(columns, limit, with_codes=False).solve()
     assert least is not None
     assert without is not None
     assert least.coded.max() > 0.01

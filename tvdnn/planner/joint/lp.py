@@ -40,7 +40,7 @@ class Solution:
 class JointLP:
     """The program of a skeleton's columns, with at most `limit` live bytes.
 
-    Copies take at most `link_share` of the link.
+    Copies take at most `link_share` of the link. Unless `with_codes`, no map is encoded.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class JointLP:
         host_budget: int | None = None,
         *,
         link_share: float = 1.0,
+        with_codes: bool = True,
     ) -> None:
-        self.columns, self._link_share = columns, link_share
+        self.columns, self.with_codes, self._link_share = columns, with_codes, link_share
         clock = columns.clock
         self._num, self._limit = clock.num, limit
         self._unit_s = float(clock.seconds.sum())
@@ -63,7 +64,9 @@ class JointLP:
         self._tracks = self._coded + len(columns.coded)
         self._waits = self._tracks + len(TRACKS) * (self._num + 1)
         self._width = self._waits + self._num
-        self._never: set[int] = set()
+        self._never = set[int]()
+        if not with_codes:
+            self._never |= {*range(self._coded, self._tracks)}
         self.conflicts: tuple[set[int], ...] = tuple(set() for _ in columns.absent)
         self._ub, self._eq = SparseRows(), SparseRows()
         self._add_tracks()
@@ -81,12 +84,6 @@ class JointLP:
         high[: self._tracks] = 1.0
         high[sorted(self._never)] = 0.0
         high[[self._track("out", 0), self._track("back", 0)]] = 0.0
-        return low, high
-
-    def bounds_without_codes(self) -> tuple[Array, Array]:
-        """The bounds under which no map is encoded."""
-        low, high = self.bounds()
-        high[self._coded : self._tracks] = 0.0
         return low, high
 
     def solve(self, low: Array | None = None, high: Array | None = None) -> Solution | None:

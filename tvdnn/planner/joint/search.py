@@ -44,6 +44,9 @@ STEPS, STEPS_OF_FEW = 16, 64
 WORK = 60_000  # sections of maps and passes in all plans that single changes make
 CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no dives
 MOST_CHANGES = 100  # trials of single changes under one limit
+# Times an order's optimum with codes of maps: where it is no more without them, they are no means.
+# Rounded, small gains are none, and planning takes twice as long (VGG-16 and AlexNet, 2026-11-26).
+WORTH_CODES = 1.05
 MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
@@ -71,6 +74,7 @@ class JointSearch:
     skeletons: dict[tuple[Order, JointChoice], Skeleton] = field(default_factory=dict)
     rankings: dict[Order, RankedColumns] = field(default_factory=dict)
     done: set[tuple[Order, JointChoice]] = field(default_factory=set)  # placed
+    uncoded: set[Order] = field(default_factory=set)  # orders in which no map is encoded
     limit: int = 0  # live bytes of trials
 
     def __post_init__(self) -> None:
@@ -113,6 +117,13 @@ class JointSearch:
     def _solutions(self, known: Iterable[Order]) -> Iterator[tuple[Order, Solution]]:
         for order in known:
             solution = self._program(order, 1.0).solve()
+            if solution is not None and solution.coded.any():
+                self.uncoded.add(order)
+                without = self._program(order, 1.0).solve()
+                if without is not None and without.step_s <= WORTH_CODES * solution.step_s:
+                    solution = without
+                else:
+                    self.uncoded.remove(order)
             if solution is not None:
                 yield order, solution
 
@@ -204,7 +215,8 @@ class JointSearch:
 
     def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
         limit, host = round(share * self._usable), self.problem.budgets.away
-        return JointLP(order.columns, limit, host, link_share=link_share)
+        codes = order not in self.uncoded
+        return JointLP(order.columns, limit, host, link_share=link_share, with_codes=codes)
 
     def trial(self, order: Order, choice: JointChoice, below_s: float = inf) -> JointTrial | None:
         """The trial of a choice; None where its bytes are too many or it takes no less."""
@@ -260,7 +272,8 @@ def _single_changes(
         yield replace(choice, blocks=choice.blocks ^ {number})
     coded = dict(choice.coded)
     coded_prices = abs(solution.coded_prices)
-    for number in sorted(range(len(coded_prices)), key=lambda each: (coded_prices[each], each)):
+    numbers = range(len(coded_prices) if program.with_codes else 0)
+    for number in sorted(numbers, key=lambda each: (coded_prices[each], each)):
         kept = choice.coded - {(number, coded.get(number, -1))}
         yield replace(choice, coded=kept if number in coded else kept | {(number, 0)})
     others = (each for each in range(len(prices)) if each not in choice.absent)
