@@ -8,7 +8,8 @@ import torch
 
 from bench.nets import loss_of
 from bench.timing import GROUPS, paced
-from bench.training import SGD, STEPS, WARM, Rows, Turn, initial, show
+from bench.training import SGD, STEPS, WARM, Rows, initial, show
+from bench.turn import Turn
 from tests.support.accuracy import eager
 
 AUTOCAST = "torch.compile, autocast"

@@ -1,14 +1,11 @@
 """One network's training by tvdnn: a row of what it takes."""
 
 import copy
-import fcntl
 import gc
 import hashlib
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import torch
@@ -19,6 +16,7 @@ import tvdnn
 from bench.environment import environment
 from bench.nets import net_of, network
 from bench.timing import GROUPS, paced, timed
+from bench.turn import Turn
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
@@ -261,29 +259,6 @@ def busy_share(step: Callable[[], object]) -> float:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return busy / (reached - spans[0][0])
-
-
-class Turn:
-    """A job's turn to use a GPU, where several of a host run side by side.
-
-    Told of a trainer's progress, it is taken for all but planning. Three jobs that copied at once,
-    each on a GPU of its own, took up to 13% longer.
-    """
-
-    def __init__(self) -> None:
-        self._lock = (Path(gettempdir()) / "tvdnn-bench.lock").open("w")
-
-    def take(self) -> None:
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def give(self) -> None:
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
-
-    def __call__(self, stage: str, fraction: float) -> None:
-        if (stage, fraction) == ("planning", 0.0):
-            self.give()
-        elif stage in ("profiling", "planning"):
-            self.take()
 
 
 def release(trainer: tvdnn.Trainer) -> None:
