@@ -166,7 +166,13 @@ def checkpoint_blocks(name: str, net: Any) -> int:
 
 
 def _again(forward: Any) -> Any:
-    return lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)
+    """`forward` with a copy of each list that it reads: DenseNet's grows before backward."""
+
+    def again(*inputs: Any) -> Any:
+        read = (list(each) if isinstance(each, list) else each for each in inputs)
+        return checkpoint(forward, *read, use_reentrant=False)
+
+    return again
 
 
 def _blocks_of(name: str, net: Any) -> list[nn.Module]:
