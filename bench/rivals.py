@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,8 @@ def main() -> None:
     rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
     with ThreadPoolExecutor(options.jobs) as pool:
         jobs = [(net, way) for net in options.nets for way in options.ways if suits(net, way)]
-        for row in pool.map(lambda job: in_process(*job), jobs):
+        for done in as_completed([pool.submit(in_process, *job) for job in jobs]):
+            row = done.result()
             print(json.dumps(row), file=sys.stderr, flush=True)
             rows.append(row)
             title = "Steps of torch on the frontier's networks"
@@ -192,3 +193,7 @@ def _blocks_of(name: str, net: Any) -> list[nn.Module]:
     if name == "googlenet":
         return [each for key, each in net.named_children() if key.startswith("inception")]
     return [*net.down, *net.up]
+
+
+if __name__ == "__main__":
+    main()
