@@ -196,6 +196,61 @@ LOSSY_ERRORS = PlainTable(
     ),
     _errors_by_network_and_type,
 )
+FRONTIER = "plans/frontier_h100.json"
+
+
+def rivals(folder: Path) -> PlainTable:
+    """torch's ways, each beside the fastest of auto's and keep's rows in no more memory."""
+    own = json.loads((folder / FRONTIER).read_text())["rows"]
+
+    def beside(rows: Sequence[Values]) -> Sequence[Values]:
+        nets = list(dict.fromkeys(row["net"] for row in rows))
+        ordered = sorted(rows, key=lambda row: (nets.index(row["net"]), row.get("step_s") or 1e9))
+        return [{**row, **_fastest_inside(own, row)} for row in ordered]
+
+    return PlainTable(
+        "torch's ways to less memory beside auto",
+        "plans/rivals_h100.json",
+        "Memory is the peak of torch's counter less images and labels; with CUDA graphs, what "
+        "torch has reserved. Beside it stands the fastest measured plan of ours whose planned peak "
+        "is at most that memory: `auto`, or `keep`. Ours were measured on other days and at other "
+        "commits, on GPUs of the same kind. Where torch's times are blank, its first two steps "
+        "took over 180 s while up to six processes compiled side by side.",
+        (
+            ("network", _network),
+            ("torch's way", _value("way")),
+            ("ms", _blank_or(_milliseconds, "step_s")),
+            ("memory", _blank_or(_nbytes, "measured_peak_bytes")),
+            ("first steps s", _value("first_steps_s", ".0f")),
+            ("our policy", _value("own_policy")),
+            ("our ms", _blank_or(_milliseconds, "own_s")),
+            ("our memory", _blank_or(_nbytes, "own_bytes")),
+        ),
+        beside,
+    )
+
+
+def _blank_or(form: Callable[[str], Text], key: str) -> Text:
+    return lambda row: NONE if row.get(key) is None else form(key)(row)
+
+
+def _fastest_inside(own: Sequence[Values], row: Values) -> Values:
+    limit = row.get("measured_peak_bytes") or 0
+    fits = [
+        each
+        for each in own
+        if each["net"] == row["net"] and each.get("step_s") and each["planned_peak_bytes"] <= limit
+    ]
+    if not fits:
+        return {}
+    best = min(fits, key=lambda each: each["step_s"])
+    return {
+        "own_policy": best["policy"],
+        "own_s": best["step_s"],
+        "own_bytes": best["planned_peak_bytes"],
+    }
+
+
 REPLANS = PlainTable(
     "Steps while a plan is made again",
     "plans/replan.json",

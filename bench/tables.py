@@ -66,6 +66,7 @@ def results_page(results: Sequence[Result]) -> str:
     parts += [plain_rows.markdown(RESULTS, plain_rows.LARGE_PLANS)]
     gist = plain_rows.GIST_MEMORY, plain_rows.GIST_MEMORY_FUSED, plain_rows.GIST_LOSSY
     parts += [plain_rows.markdown(RESULTS, each) for each in (*gist, plain_rows.LOSSY_ERRORS)]
+    parts += [plain_rows.markdown(RESULTS, plain_rows.rivals(RESULTS))]
     parts += ["## Running", plain_rows.markdown(RESULTS, plain_rows.REPLANS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.COPIES)]
     parts += ["## Versions of Triton", releases.markdown(RESULTS / "releases")]

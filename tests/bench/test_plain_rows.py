@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from bench.plain_rows import COMPILED, COPIES, markdown
+from bench.plain_rows import COMPILED, COPIES, FRONTIER, markdown, rivals
 
 
 def written(folder: Path, file: str, rows: list[dict[str, object]]) -> None:
-    (folder / file).parent.mkdir()
+    (folder / file).parent.mkdir(exist_ok=True)
     document = {"environment": {"triton": "3.9.0", "commit": "c0ffee1"}, "rows": rows}
     (folder / file).write_text(json.dumps(document))
 
@@ -28,3 +28,21 @@ def test_a_rate_that_was_not_measured_is_blank(tmp_path: Path) -> None:
     rate = {"measured": "rate", "way": "engine", "mib": 4, "both": 96.5}
     written(tmp_path, COPIES.file, [rate, {"measured": "offload", "way": "flags"}])
     assert markdown(tmp_path, COPIES).splitlines()[-1] == "| engine | 4 | - | - | 96.5 |"
+
+
+def test_a_way_of_torch_stands_beside_the_fastest_plan_in_its_memory(tmp_path: Path) -> None:
+    gib = 2**30
+    plan = {"net": "a", "policy": "auto", "planned_peak_bytes": 2 * gib, "step_s": 0.03}
+    keep = {**plan, "policy": "keep", "planned_peak_bytes": 4 * gib, "step_s": 0.02}
+    refused = {"net": "a", "policy": "auto", "floor": gib}
+    written(tmp_path, FRONTIER, [keep, plan, {**plan, "net": "b", "step_s": 0.01}, refused])
+    way = {"net": "a", "batch": 8, "way": "eager", "first_steps_s": 1.0}
+    shown = rivals(tmp_path)
+    eager = {**way, "step_s": 0.05, "measured_peak_bytes": 3 * gib}
+    small = {**way, "step_s": 0.07, "measured_peak_bytes": gib}
+    written(tmp_path, shown.file, [way, small, eager])
+    assert markdown(tmp_path, shown).splitlines()[-3:] == [
+        "| a(8) | eager | 50.0 | 3.00 GiB | 1 | auto | 30.0 | 2.00 GiB |",
+        "| a(8) | eager | 70.0 | 1.00 GiB | 1 | - | - | - |",
+        "| a(8) | eager | - | - | 1 | - | - | - |",
+    ]
