@@ -36,6 +36,7 @@ DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
+ALIKE = 1.001  # times the least optimum: kinds of order of no more are as good as the best
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
 LEAST_RANKED, MOST_RANKED = 3, 7  # trials of ranked columns of the deepest network, of others
 # The first step between numbers of ranked columns is one part in so many of all. Where trials are
@@ -93,15 +94,16 @@ class JointSearch:
     def solved(self) -> list[tuple[Order, Solution]]:
         """The orders whose programs have a solution in the whole arena, the most promising first.
 
-        Blocks of other sizes are tried of the best kind of order alone. Orders whose optimum is far
-        above the least are left out.
+        Blocks of other sizes are tried of the best kind of order alone, and of kinds as good.
+        Orders whose optimum is far above the least are left out.
         """
         known = self.problem.once(orders)
         firsts = [order for order in known if order.skeleton.choice.rest is Variant.PERFORMANCE]
         solved = [*self._solutions(firsts)]
-        best = min(solved, key=lambda item: item[1].step_s)[0] if solved else firsts[0]
+        least_s = min((solution.step_s for _, solution in solved), default=inf)
+        best = [order.kind for order, found in solved if found.step_s <= ALIKE * least_s]
         others = (order for order in known if order not in firsts)
-        solved += self._solutions(order for order in others if order.kind == best.kind)
+        solved += self._solutions(o for o in others if o.kind in (best or [firsts[0].kind]))
         least_s = min((solution.step_s for _, solution in solved), default=inf)
         if least_s > TIGHT * firsts[0].skeleton.compute_s(self.problem.costs):
             solved += self._solutions(self.problem.once(staged_orders))
