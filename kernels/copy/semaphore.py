@@ -17,8 +17,10 @@ from torch import Tensor
 def _meet_kernel(counts_ptr, lane, reached, out, least_out, back, least_back):
     if reached > 0:
         tl.atomic_xchg(counts_ptr + lane, reached, sem="release", scope="sys")
-    _await(counts_ptr + out, least_out)
-    _await(counts_ptr + back, least_back)
+    if least_out > 0:  # a load of a count that this launch has just set would take a microsecond
+        _await(counts_ptr + out, least_out)
+    if least_back > 0:
+        _await(counts_ptr + back, least_back)
 
 
 @triton.jit
