@@ -11,7 +11,7 @@ from .columns import Columns
 from .lp import Solution
 from .orders import first_order, orders
 from .ranked import RankedColumns
-from .search import JointSearch, fastest_joint, fastest_ranked
+from .search import MOST_ORDERS, JointSearch, fastest_joint, fastest_ranked
 
 LEAST_PLANS = 6  # a network that affords fewer of so much work has no programs: they take too long
 WORK = 60_000  # sections of maps and passes
@@ -29,7 +29,9 @@ def joint_schedule(problem: GraphProblem, policy: str) -> Schedule | None:
         found = fastest_ranked(search, problem.once(first_order))
         return found.schedule if found else None
     solved = search.solved()
-    found = fastest_joint(search, solved) if solved else None
+    firsts = range(0, len(solved), MOST_ORDERS)  # others where these find no places
+    tried = (fastest_joint(search, solved[first:]) for first in firsts)
+    found = next(filter(None, tried), None)
     if found is None:
         return None
     order, least = min(solved, key=lambda item: item[1].step_s)

@@ -36,7 +36,7 @@ DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
-ALIKE = 1.001  # times the least optimum: kinds of order of no more are as good as the best
+ALIKE = 1 + 1e-9  # times the least optimum: kinds of order of no more are as good as the best
 EVEN = 1.01  # times the least optimum: of these the order of most launches is first
 LEAST_RANKED, MOST_RANKED = 3, 7  # trials of ranked columns of the deepest network, of others
 # The first step between numbers of ranked columns is one part in so many of all. Where trials are
