@@ -42,6 +42,12 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "compare_resnet1920_tf32": [
         f"steps compare --net resnet1920 --batch 16 --dtype tf32 {OURS} 12"
     ],
+    "compare_resnet3840_tf32": [
+        f"steps compare --net resnet3840 --batch 16 --dtype tf32 {OURS} 12"
+    ],
+    "gist_fp32": ["steps gist --dtype fp32"],
+    "gist_tf32": ["steps gist --dtype tf32"],
+    "superneurons_tf32": ["steps superneurons --dtype tf32"],
     "vgg16_bf16": ["steps matrix --dtype bf16"],
     "vgg16_tf32": ["steps matrix --dtype tf32"],
     "deep": ["steps deep"],

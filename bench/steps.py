@@ -7,13 +7,16 @@
     python -m bench.steps soak -o bench/results/soak.json
     python -m bench.steps tuned -o bench/results/tuned.json
     python -m bench.steps budgets -o bench/results/budgets.json
+    python -m bench.steps gist --dtype fp32 -o bench/results/gist_fp32.json
+    python -m bench.steps superneurons --dtype tf32 -o bench/results/superneurons_tf32.json
 
 `compare` trains a network by torch eager, torch.compile, that with the batch in `--parts` whose
 gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors too. `matrix` trains
 VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
 (batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches in as much,
 `soak` runs 1,000 steps and repeats a run with random delays, `tuned` trains inside a budget before
-and after `tvdnn tune`, `budgets` by swaps alone inside five budgets. Losses and weights after 20
+and after `tvdnn tune`, `budgets` by swaps alone inside five budgets; `gist` trains Gist's networks
+under its policies, `superneurons` two of SuperNeurons' near its floors. Losses and weights after 20
 steps are compared with keep's in the same run. Each file holds its rows as JSON. Jobs side by side,
 each on a GPU of its own, take turns at being timed.
 """
@@ -38,6 +41,7 @@ from bench.command_line import parser_of
 from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.peers import AUTOCAST, peers
+from bench.systems import gist, superneurons
 from bench.timing import timed
 from bench.training import (
     HOST_CAP,
@@ -80,13 +84,13 @@ def main() -> None:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--net", default="vgg16", help="any of torchvision's or ours")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--nets", nargs="+", help="of `largest`, `tuned` and `budgets`, if not all")
+    parser.add_argument("--nets", nargs="+", help="of jobs of several, if not all")
     parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
     parser.add_argument("--steps", type=int, default=STEPS, help="of each of our rows of `compare`")
     parser.add_argument("--host", type=float, default=HOST_CAP / GIB, help="GiB, of `--inside`")
-    parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
+    parser.add_argument("--dtype", choices=("bf16", "tf32", "fp32"), default="bf16")
     parser.add_argument("--policies", default=",".join(MATRIX))
     parser.add_argument("--policy", help="of `compare`, else auto, and `budgets`, else tvdnn-ilp")
     parser.add_argument("--no-peers", action="store_true")
@@ -304,6 +308,8 @@ JOBS = {
     "soak": soak,
     "tuned": tuned,
     "budgets": budgets,
+    "gist": gist,
+    "superneurons": superneurons,
 }
 
 

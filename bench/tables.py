@@ -33,6 +33,11 @@ CHAPTERS = (
         "The measured peak is of what the budget covers. Torch's counter has the caller's inputs "
         "and outputs too. The slowdown is over `keep`.",
     ),
+    (
+        "Gist and SuperNeurons",
+        ("gist_", "superneurons_"),
+        "The slowdown is over `keep` of the same graph.",
+    ),
     ("Errors against float64", ("accuracy_",), ""),
     ("Plans alone, simulated", ("plans_",), ""),
 )
