@@ -56,8 +56,9 @@ from bench.training import (
     run,
 )
 from tvdnn.cli import main as tvdnn_command
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 from tvdnn.planner.ir.settings import ENGINE
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
+from tvdnn.planner.make import Problem
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
 from tvdnn.units import GIB
@@ -76,7 +77,7 @@ TUNED = (("vgg16", 256, 2.5), ("resnet50", 256, 4))  # networks, batches and GiB
 SWEPT = (("vgg16", 256), ("resnet50", 256), ("googlenet", 128), ("densenet121", 128))
 ONE_NET = ("compare", "matrix", "soak")
 LEAST, MOST = 1.2, 0.9  # budgets of `budgets`: times the floor, and what keep takes
-UNTUNED = {"chunk_size": DEFAULT_CHUNK_SIZE, "lead": sys.maxsize, "copies": ENGINE}
+UNTUNED = {"chunk_size": LEAST_CHUNK_SIZE, "lead": sys.maxsize, "copies": ENGINE}
 
 
 def main() -> None:

@@ -20,11 +20,12 @@ from bench.turn import Turn
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 from tvdnn.planner.ir.costs import Costs, Link
 from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
+from tvdnn.planner.make import Problem
 from tvdnn.planner.timing.simulate import seconds_alone
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.host_slab import Slab, available_nbytes
@@ -183,7 +184,7 @@ def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: s
     limit = None if budget is None else round(budget * GIB)
     gpu = torch.cuda.get_device_name()
     size = (x.shape[0], x.shape[2])
-    return Case(name, *size, dtype, policy, limit, DEFAULT_CHUNK_SIZE, gpu, environment())
+    return Case(name, *size, dtype, policy, limit, LEAST_CHUNK_SIZE, gpu, environment())
 
 
 def measured(

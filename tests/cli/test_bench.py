@@ -11,7 +11,7 @@ import torch
 from tests.support.commands import SMALL, Captured, run, table
 from tvdnn.cli import bench, digits
 from tvdnn.cli.output import messages
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 from tvdnn.units import MIB
 
 
@@ -123,7 +123,7 @@ def test_the_main_job_trains_digits_and_simulates_the_headline(
     rows = json.loads(path.read_text())[-len(policies) :]
     assert [row["policy"] for row in rows] == policies
     assert all(row["simulated"] and row["hardware"] == "H200" for row in rows)
-    assert all(row["chunk_size"] == DEFAULT_CHUNK_SIZE for row in rows)
+    assert all(row["chunk_size"] == LEAST_CHUNK_SIZE for row in rows)
 
 
 def test_without_scikit_learn_the_main_job_says_so(

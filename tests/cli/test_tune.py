@@ -9,7 +9,7 @@ from tests.support.commands import Captured, run
 from tests.support.tuning import BUDGET, FASTER, SHARES, Clocked
 from tvdnn.cli import tune
 from tvdnn.experiment import processes
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 from tvdnn.units import KIB
 
 SMALL = ("lenet5", "--batch", "16", "--dtype", "fp32", "--hardware", "H200")
@@ -26,7 +26,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tune_settles_and_the_other_commands_use_it(capsys: Captured, tmp_path: Path) -> None:
     plan = ("plan", *SMALL, "--budget", str(BUDGET), "--json", "-")
     before = json.loads(run(capsys, *plan)[1])["row"]
-    assert (before["chunk_size"], before["tuned"]) == (DEFAULT_CHUNK_SIZE, False)
+    assert (before["chunk_size"], before["tuned"]) == (LEAST_CHUNK_SIZE, False)
     path = tmp_path / "tuned.json"
     code, out, err = run(capsys, "tune", *SMALL, *TRIED, "--report", "--json", path)
     found = json.loads(path.read_text())

@@ -11,7 +11,7 @@ import pytest
 
 from bench import large_plans
 from tvdnn.cli import bench
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 
 PATH = Path(large_plans.__file__).parent / "results" / "plans" / "large.json"
 ROWS: list[dict[str, Any]] = json.loads(PATH.read_text())["rows"]
@@ -75,7 +75,7 @@ def test_the_main_job_of_bench_has_its_rows() -> None:
     for policy, budget in bench.HEADLINE_CASES[1:]:
         found = row(net, policy)
         assert (found["batch"], found["dtype"], found["budget_bytes"]) == (batch, dtype, budget)
-        assert found["chunk_size"] == DEFAULT_CHUNK_SIZE
+        assert found["chunk_size"] == LEAST_CHUNK_SIZE
 
 
 def test_vgg416_moves_what_vdnn_moves() -> None:

@@ -11,10 +11,10 @@ from tvdnn.experiment.request import Request, make_request, network_of
 from tvdnn.experiment.trials import Job
 from tvdnn.experiment.tuner import Tuner
 from tvdnn.graph import ChunkSizes, Graph
+from tvdnn.ops.chunk_size import LEAST_CHUNK_SIZE
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.settings import RULES, Choice, Configuration, Table
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE
 from tvdnn.runtime.autotune import Tunable
 from tvdnn.runtime.tuning_store import TuningStore
 from tvdnn.units import KIB, Limit
@@ -22,7 +22,7 @@ from tvdnn.units import KIB, Limit
 BATCH, SHAPE, CLASSES = 8, (3, 16, 16), 5
 SIZES = (4 * KIB, 16 * KIB)
 BUDGET = 1_000_000  # of LeNet-5(16): above the floor in sections of 16 KiB, below that in one
-UNTUNED = ChunkSizes(DEFAULT_CHUNK_SIZE)
+UNTUNED = ChunkSizes(LEAST_CHUNK_SIZE)
 NO_SHARES: Mapping[str, Sequence[float | None]] = {}
 SHARES = {"first": (0.99, 0.9, None), "second": (0.985, None), "third": (None,), "last": (0.5,)}
 FASTER = {"first": {"num_stages": 4}, "last": {"num_stages": 3}}

@@ -11,13 +11,12 @@ from torch.nn.parameter import is_lazy
 from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Network
 from ..ops import Settings
-from ..ops.expand import DTYPES, Mode, expand
+from ..ops.expand import DTYPES, expand
 from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
 from ..planner.ir.settings import DEFAULT_POLICY
-from ..planner.make import DEFAULT_CHUNK_SIZE
 from ..planner.policies import policy_named
 from ..trace.trace import trace
 from ..units import parse_bytes
@@ -119,9 +118,12 @@ def training_settings(
 ) -> Settings:
     """Settings of a training step. Raises InputError for an unknown type or size."""
     settings = Settings(
-        _known_dtype(dtype), DEFAULT_CHUNK_SIZE, Mode.TRAIN, sections, losses, optimizer
+        _known_dtype(dtype),
+        sections=sections,
+        losses=losses,
+        optimizer=optimizer,
+        updates_last=updates_last,
     )
-    settings = replace(settings, updates_last=updates_last)
     return with_chunks(settings, chunks_of(chunk_size))
 
 

@@ -74,8 +74,9 @@ class Trainer:
       computed stays the same, bit for bit.
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
-    found for the network, or else "auto", 16 MiB, as many slots as there is room for, and "engine".
-    Other batch sizes are planned when they first appear, and share the memory.
+    found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there
+    is room for, and "engine". Other batch sizes are planned when they first appear, and share the
+    memory.
 
     Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an op that tvdnn
     does not know, and InputError for an argument that does not fit.

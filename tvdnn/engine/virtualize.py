@@ -10,7 +10,6 @@ from ..errors import InputError
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
-from ..planner.make import DEFAULT_CHUNK_SIZE
 from ..runtime.section_file import SectionFile
 from ..units import parse_bytes
 from .build import (
@@ -107,7 +106,6 @@ def _settings(
 ) -> Settings:
     settings = Settings(
         dtype=dtype,
-        chunk_size=DEFAULT_CHUNK_SIZE,
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=reserve,

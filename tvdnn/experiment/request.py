@@ -17,12 +17,13 @@ from ..engine.build import check_trainable, chunks_of, training_settings
 from ..engine.losses import losses_of
 from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
 from ..graph import ChunkSizes, Graph, GraphVariants, Network
+from ..ops.chunk_size import default_chunk_size
 from ..ops.expand import DTYPES, graph_variants
 from ..optim import SGD
 from ..planner.ir.budgets import NO_TIERS, TierBudgets
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import Choice, Requested, Tuned, choose
-from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
+from ..planner.make import Problem
 from ..planner.policies import policy_named
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.releases import installed
@@ -59,7 +60,7 @@ class Request:
     batch: int
     image_size: int
     dtype: str
-    chunks: ChunkSizes
+    chunks: ChunkSizes | None
     host_budget: int | None
     file_budget: int | None = 0
     sized: bool = True
@@ -88,7 +89,7 @@ def make_request(
         batch=batch,
         image_size=image_size or models.image_size(net),
         dtype=dtype,
-        chunks=chunks_of(chunk_size) or ChunkSizes(DEFAULT_CHUNK_SIZE),
+        chunks=chunks_of(chunk_size),
         host_budget=parse_bytes(host_budget),
         file_budget=0 if file_budget is None else parse_bytes(file_budget),
         sized=chunk_size is not None,
@@ -137,6 +138,13 @@ def _variants(request: Request) -> GraphVariants:
     return graph_variants(check_trainable(network, losses), settings)
 
 
+def chunk_sizes(request: Request) -> ChunkSizes:
+    """The chunk sizes of the request, or else the default of its network."""
+    if request.chunks is not None:
+        return request.chunks
+    return ChunkSizes(default_chunk_size(network_of(request), DTYPES[request.dtype][0]))
+
+
 def network_of(request: Request) -> Network:
     """The network as it is traced, without memory."""
     return _traced(request.net, request.batch, request.shape)
@@ -171,7 +179,7 @@ def make_case(
         dtype=request.dtype,
         policy=policy,
         budget_bytes=budget,
-        chunk_size=request.chunks.default,
+        chunk_size=chunk_sizes(request).default,
         hardware=hardware,
         versions=versions,
         tuned=request.tuned is not None and request.chunks == request.tuned.chunks,

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Kind, size_class
 from ..planner.ir.settings import DEFAULT_POLICY, ENGINE, RULES, Choice, Configuration, Table, Tuned
-from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
+from ..planner.make import Problem
 from ..planner.policies import POLICIES
 from ..report.tuning import CurvePoint, TuningResult
 from ..runtime.autotune import Tunable
@@ -26,7 +26,7 @@ from ..runtime.tuning_store import TuningStore
 from ..units import MIB, Limit, parse_limit
 from .processes import Processes
 from .progress import StageReport
-from .request import REFUSALS, Request, make_graph
+from .request import REFUSALS, Request, chunk_sizes, make_graph
 from .trials import Job, Machine, Trial
 
 CHUNK_SIZES: Final = tuple(MIB << power for power in range(7))
@@ -40,7 +40,6 @@ SMALL_CLASS: Final = 0.03  # of the bytes of all maps, below which a class has t
 BUDGETS: Final = 3  # where none is asked for
 ABOVE_FLOOR, BELOW_KEEP = 1.2, 0.9
 LAUNCH: Final = "launch"  # what names of trials of configurations start with
-UNTUNED: Final = ChunkSizes(DEFAULT_CHUNK_SIZE)
 
 
 class Tuner:
@@ -58,6 +57,7 @@ class Tuner:
         self._store, self._report = store, report
         self._processes = processes
         self._graphs: dict[ChunkSizes, Graph] = {}
+        self._untuned = chunk_sizes(replace(request, chunks=None))
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
         """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
@@ -95,8 +95,8 @@ class Tuner:
         tuned = self._store.tuned
         for budget, choice in tuned.choices.items():
             limit = parse_limit(budget)
-            mine = self._trial(tuned.chunks or UNTUNED, choice, limit)
-            plain = Trial(UNTUNED, Choice(), limit)
+            mine = self._trial(tuned.chunks or self._untuned, choice, limit)
+            plain = Trial(self._untuned, Choice(), limit)
             known = [self._known(mine, plain, measured=each) for each in (False, True)]
             yield TuningResult(limit, choice, *chain.from_iterable(known))
 
@@ -107,7 +107,7 @@ class Tuner:
 
     def _some_budgets(self) -> tuple[int, ...]:
         """Evenly from little above the floor to little below what keeping everything takes."""
-        graph = self._graph(UNTUNED)
+        graph = self._graph(self._untuned)
         costs = self._machine.costs(graph, ENGINE)
         problem = Problem(graph, costs)
         floor = problem.floor(DEFAULT_POLICY)[0]
@@ -118,16 +118,16 @@ class Tuner:
     # Chunk sizes
 
     def _best_chunks(self, budgets: Sequence[Limit], sizes: Sequence[int]) -> ChunkSizes:
-        alike = list(dict.fromkeys([*map(ChunkSizes, sizes), UNTUNED]))
+        alike = list(dict.fromkeys([*map(ChunkSizes, sizes), self._untuned]))
         self._simulate("chunk sizes", [Trial(c, Choice(), b) for c in alike for b in budgets])
         scores = {chunks: self._score(chunks, budgets) for chunks in alike}
         best = min(scores, key=lambda chunks: scores[chunks])
         if scores[best] == inf:
-            self._refuse(UNTUNED, budgets)
+            self._refuse(self._untuned, budgets)
         refined = self._refined(best, scores[best], budgets)
         ranked = sorted(scores, key=lambda chunks: scores[chunks])
         finalists = list(dict.fromkeys([refined, *ranked]))[: FINALISTS - 1]
-        return self._best_measured(list(dict.fromkeys([*finalists, UNTUNED])), budgets)
+        return self._best_measured(list(dict.fromkeys([*finalists, self._untuned])), budgets)
 
     def _refined(self, best: ChunkSizes, best_score: float, budgets: Sequence[Limit]) -> ChunkSizes:
         """`best`, with another size for each class of maps whose steps take less by it."""

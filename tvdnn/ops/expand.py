@@ -26,6 +26,7 @@ from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
+from .chunk_size import default_chunk_size
 from .facts import with_facts
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
@@ -63,8 +64,8 @@ class Settings:
 
     # "fp32" (IEEE), "tf32" or "bf16".
     dtype: str
-    # The bytes of a section.
-    chunk_size: int
+    # The bytes of a section; None for as many as the size of the network asks for.
+    chunk_size: int | None = None
     mode: Mode = Mode.TRAIN
     # The number of sections per map, in the place of their bytes.
     sections: int | None = None
@@ -98,6 +99,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     there cannot be.
     """
     _check(network, settings)
+    chunk_size = settings.chunk_size or default_chunk_size(network, DTYPES[settings.dtype][0])
     training, infers = settings.mode in TRAINING, settings.mode is Mode.INFER
     traced = without_loss_names(network, settings.losses) if training else network
     losses = settings.losses if training else ()
@@ -109,8 +111,9 @@ def expand(network: Network, settings: Settings) -> Graph:
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
     rounds = DTYPES[settings.dtype][1] == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
-    tiles = settings.row_tiles or _row_tiles_for(plain, fused, settings)
-    b = _builder(traced, network, tiles, wanted, settings)
+    tiles = settings.row_tiles or _row_tiles_for(plain, fused, settings, chunk_size)
+    chunks = ChunkSizes(chunk_size, settings.chunk_classes)
+    b = _builder(traced, network, tiles, wanted, chunks, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
     boundary = len(b.passes)
@@ -143,7 +146,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         phase_split=boundary if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
-        chunk_size=settings.chunk_size,
+        chunk_size=chunk_size,
         vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
@@ -161,7 +164,12 @@ def graph_variants(network: Network, settings: Settings) -> GraphVariants:
 
 
 def _builder(
-    traced: Network, network: Network, tiles: int, wanted: frozenset[str], settings: Settings
+    traced: Network,
+    network: Network,
+    tiles: int,
+    wanted: frozenset[str],
+    chunks: ChunkSizes,
+    settings: Settings,
 ) -> Builder:
     """A builder of the network in row tiles."""
     dtype, precision = DTYPES[settings.dtype]
@@ -170,7 +178,7 @@ def _builder(
         network=tiled,
         dtype=dtype,
         precision=precision,
-        chunks=ChunkSizes(settings.chunk_size, settings.chunk_classes),
+        chunks=chunks,
         sections=settings.sections,
         row_tiles=tiles,
         wanted=wanted,
@@ -189,14 +197,16 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
 
 
-def _row_tiles_for(plain: Network, fused: Callable[[], Network], settings: Settings) -> int:
+def _row_tiles_for(
+    plain: Network, fused: Callable[[], Network], settings: Settings, chunk_size: int
+) -> int:
     """The row tiles of the unfused network, or fewer if the fused one allows fewer.
 
     A network has the same tiles, and the same bits, under policies that fuse and that do not.
     """
     if settings.sections is not None:
         return 1
-    row_tiles = row_tiles_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
+    row_tiles = row_tiles_for(plain, DTYPES[settings.dtype][0], chunk_size)
     return row_tiles if row_tiles == 1 else min(row_tiles, most_row_tiles(fused())[0])
 
 
