@@ -5,7 +5,7 @@ rounded by dives. Single decisions are changed as long as the timetable gets sho
 exceeds the memory leaves, outermost maps first. The fastest choices are placed and simulated.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
@@ -14,12 +14,7 @@ from ...placement.cuda_blocks import usable_nbytes
 from ..lowering.segments import Variant
 from ..lowering.spill import with_spills
 from ..lowering.timetable import schedule_within
-from ..offload.fit import (
-    MOST_PLACED_FIRST,
-    placed_before_ordering,
-    under_tightened_limits,
-    with_headroom,
-)
+from ..offload.fit import placed_before_ordering, under_tightened_limits, with_headroom
 from ..offload.paged_fit import placed_in_pages
 from ..offload.swap_problem import Chooser, EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
@@ -57,10 +52,8 @@ MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
 NEARLY = 1.002  # times its timetable's seconds: a schedule hardly waits for its places
+MANY_INTERVALS = 20_000  # of so many the first schedule is taken: each takes seconds to place
 HEADROOM = (0.96, 0.92)  # shares of limits, under which more is offloaded than must be
-
-
-WayToPlace = Callable[[SwapProblem, Chooser, EvaluatedTrial | None], Iterable[EvaluatedTrial]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +203,18 @@ class JointSearch:
         for places.
         """
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
+        many = len(trial.skeleton.program.intervals) > MANY_INTERVALS
+        nearly = inf if many else NEARLY
         for choose in (trial.skeleton.outermost_idle, swap.greedy):
             first = swap.trial(choose(swap.usable), swap.usable)
             if first is None or (best and first.seconds >= (1 - MIN_GAIN) * best.seconds):
                 continue
-            enough_s = NEARLY * first.seconds
-            for place in _ways_to_place(trial.skeleton):
+            enough_s = nearly * first.seconds
+            for place in (_tightened, placed_before_ordering, _in_pages, _with_headroom):
                 best = best_of([best, *place(swap, choose, best)])
                 if best and best.seconds <= enough_s:
                     break
-            if best and best.seconds <= NEARLY * trial.seconds:
+            if best and best.seconds <= nearly * trial.seconds:
                 break
         return best
 
@@ -245,13 +240,6 @@ class JointSearch:
         if steps is None or steps.seconds >= below_s:
             return None
         return JointTrial(order, choice, skeleton, steps.seconds, steps.waits)
-
-
-def _ways_to_place(skeleton: Skeleton) -> Sequence[WayToPlace]:
-    """From the fastest to make to the slowest. Of very many sections only pages are fast."""
-    if len(skeleton.program.intervals) > MOST_PLACED_FIRST:
-        return _in_pages, _tightened
-    return _tightened, placed_before_ordering, _in_pages, _with_headroom
 
 
 def _tightened(
