@@ -1,6 +1,5 @@
 """From the traced network to the Graph: passes forward, backward in reverse, and updates."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -33,7 +32,7 @@ from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_all_updates, flush_gradients
 from .read_order import ReadOrder
 from .registry import OPERATORS
-from .split_rows import most_row_tiles, row_tiles_for, split_rows
+from .split_rows import common_row_tiles, split_rows
 from .tf32 import with_gradients_by_input, with_rounding
 
 CONTROL_NBYTES = 512
@@ -111,7 +110,9 @@ def expand(network: Network, settings: Settings) -> Graph:
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
     rounds = DTYPES[settings.dtype][1] == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
-    tiles = settings.row_tiles or _row_tiles_for(plain, fused, settings, chunk_size)
+    tiles = settings.row_tiles or 1
+    if settings.row_tiles is None and settings.sections is None:
+        tiles = common_row_tiles(plain, fused, DTYPES[settings.dtype][0], chunk_size)
     chunks = ChunkSizes(chunk_size, settings.chunk_classes)
     b = _builder(traced, network, tiles, wanted, chunks, settings)
     inputs = _add_inputs(b, settings)
@@ -195,19 +196,6 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError("the batch has no samples; give at least one")
     if settings.sections is not None and settings.sections < 1:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
-
-
-def _row_tiles_for(
-    plain: Network, fused: Callable[[], Network], settings: Settings, chunk_size: int
-) -> int:
-    """The row tiles of the unfused network, or fewer if the fused one allows fewer.
-
-    A network has the same tiles, and the same bits, under policies that fuse and that do not.
-    """
-    if settings.sections is not None:
-        return 1
-    row_tiles = row_tiles_for(plain, DTYPES[settings.dtype][0], chunk_size)
-    return row_tiles if row_tiles == 1 else min(row_tiles, most_row_tiles(fused())[0])
 
 
 def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:

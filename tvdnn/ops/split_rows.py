@@ -1,6 +1,6 @@
 """How many row tiles a network is cut into, and the network in row tiles."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,6 +9,17 @@ from ..graph import DTYPE_NBYTES, Network, Op, Value
 from .registry import OPERATORS
 
 LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batches are cut too
+
+
+def common_row_tiles(
+    plain: Network, fused: Callable[[], Network], dtype: str, chunk_size: int
+) -> int:
+    """The row tiles of the unfused network, or fewer if the fused one allows fewer.
+
+    A network has the same tiles, and the same bits, under policies that fuse and that do not.
+    """
+    tiles = row_tiles_for(plain, dtype, chunk_size)
+    return tiles if tiles == 1 else min(tiles, most_row_tiles(fused())[0])
 
 
 def row_tiles_for(network: Network, dtype: str, chunk_size: int) -> int:
