@@ -98,7 +98,8 @@ def expand(network: Network, settings: Settings) -> Graph:
     there cannot be.
     """
     _check(network, settings)
-    chunk_size = settings.chunk_size or default_chunk_size(network, DTYPES[settings.dtype][0])
+    dtype, precision = DTYPES[settings.dtype]
+    chunk_size = settings.chunk_size or default_chunk_size(network, dtype)
     training, infers = settings.mode in TRAINING, settings.mode is Mode.INFER
     traced = without_loss_names(network, settings.losses) if training else network
     losses = settings.losses if training else ()
@@ -108,11 +109,10 @@ def expand(network: Network, settings: Settings) -> Graph:
     if settings.coded_pools and not settings.fuse:
         network = with_losses(relu_max_pool2d_codes(traced), losses)
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
-    rounds = DTYPES[settings.dtype][1] == "tf32"
+    rounds = precision == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
-    tiles = settings.row_tiles or 1
-    if settings.row_tiles is None and settings.sections is None:
-        tiles = common_row_tiles(plain, fused, DTYPES[settings.dtype][0], chunk_size)
+    least = None if settings.sections else chunk_size
+    tiles = settings.row_tiles or common_row_tiles(plain, fused, dtype, least)
     chunks = ChunkSizes(chunk_size, settings.chunk_classes)
     b = _builder(traced, network, tiles, wanted, chunks, settings)
     inputs = _add_inputs(b, settings)

@@ -12,12 +12,15 @@ LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batch
 
 
 def common_row_tiles(
-    plain: Network, fused: Callable[[], Network], dtype: str, chunk_size: int
+    plain: Network, fused: Callable[[], Network], dtype: str, chunk_size: int | None
 ) -> int:
     """The row tiles of the unfused network, or fewer if the fused one allows fewer.
 
     A network has the same tiles, and the same bits, under policies that fuse and that do not.
+    One where sections have no size in bytes.
     """
+    if chunk_size is None:
+        return 1
     tiles = row_tiles_for(plain, dtype, chunk_size)
     return tiles if tiles == 1 else min(tiles, most_row_tiles(fused())[0])
 
