@@ -32,7 +32,7 @@ from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_all_updates, flush_gradients
 from .read_order import ReadOrder
 from .registry import OPERATORS
-from .split_rows import common_row_tiles, split_rows
+from .split_rows import common_tiles, split_rows
 from .tf32 import with_gradients_by_input, with_rounding
 
 CONTROL_NBYTES = 512
@@ -111,10 +111,8 @@ def expand(network: Network, settings: Settings) -> Graph:
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
     rounds = precision == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
-    least = None if settings.sections else chunk_size
-    tiles = settings.row_tiles or common_row_tiles(plain, fused, dtype, least)
-    chunks = ChunkSizes(chunk_size, settings.chunk_classes)
-    b = _builder(traced, network, tiles, wanted, chunks, settings)
+    tiles = settings.row_tiles or common_tiles(plain, fused, dtype, chunk_size, settings.sections)
+    b = _builder(traced, network, tiles, wanted, chunk_size, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
     boundary = len(b.passes)
@@ -169,7 +167,7 @@ def _builder(
     network: Network,
     tiles: int,
     wanted: frozenset[str],
-    chunks: ChunkSizes,
+    chunk_size: int,
     settings: Settings,
 ) -> Builder:
     """A builder of the network in row tiles."""
@@ -179,7 +177,7 @@ def _builder(
         network=tiled,
         dtype=dtype,
         precision=precision,
-        chunks=chunks,
+        chunks=ChunkSizes(chunk_size, settings.chunk_classes),
         sections=settings.sections,
         row_tiles=tiles,
         wanted=wanted,

@@ -11,15 +11,15 @@ from .registry import OPERATORS
 LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batches are cut too
 
 
-def common_row_tiles(
-    plain: Network, fused: Callable[[], Network], dtype: str, chunk_size: int | None
+def common_tiles(
+    plain: Network, fused: Callable[[], Network], dtype: str, chunk_size: int, sections: int | None
 ) -> int:
     """The row tiles of the unfused network, or fewer if the fused one allows fewer.
 
     A network has the same tiles, and the same bits, under policies that fuse and that do not.
-    One where sections have no size in bytes.
+    One where a map has so many sections, whatever their bytes.
     """
-    if chunk_size is None:
+    if sections is not None:
         return 1
     tiles = row_tiles_for(plain, dtype, chunk_size)
     return tiles if tiles == 1 else min(tiles, most_row_tiles(fused())[0])
