@@ -13,7 +13,7 @@ they come.
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
@@ -69,17 +69,22 @@ def budgets_between(floor: int, most: int) -> list[int]:
     return [round(least + (most - least) * i / (BUDGETS - 1)) for i in range(BUDGETS)]
 
 
-def rows_of(network: dict[str, Any], policy: str) -> list[dict[str, Any]]:
-    """The rows of a network and policy."""
-    return list(_rows_of(network, policy))
+def rows_of(
+    network: dict[str, Any], policy: str, numbers: Sequence[int] = range(BUDGETS)
+) -> list[dict[str, Any]]:
+    """The rows of a network and policy at these of its budgets."""
+    return list(_rows_of(network, policy, numbers))
 
 
-def _rows_of(network: dict[str, Any], policy: str) -> Iterator[dict[str, Any]]:
+def _rows_of(
+    network: dict[str, Any], policy: str, numbers: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     problem, keep = _problem(network, policy), _problem(network, KEEP)
     kept = keep.schedule(KEEP)
     kept_s = simulate(kept, keep.costs).step_s
     floor = _problem(network, AUTO).floor(AUTO)[0]
-    for budget in budgets_between(floor, kept.peak_nbytes):
+    budgets = budgets_between(floor, kept.peak_nbytes)
+    for budget in map(budgets.__getitem__, numbers):
         within = problem.within(budget)
         begun_s = time.process_time()
         try:
