@@ -18,15 +18,12 @@ from tests.support.faulty_file import (
 from tests.support.running import LEARNING_RATE, MOMENTUM, random_batches
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.engine.control import make_control, write_control
-from tvdnn.engine.engine_request import EngineRequest
-from tvdnn.engine.step_memory import StepMemory
-from tvdnn.errors import DeviceError, FileError, HostMemoryError, InputError
+from tvdnn.errors import FileError, HostMemoryError, InputError
 from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.ir.plan import TIERS
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.runtime.arena import Arena
 from tvdnn.runtime.binding import Tensors
-from tvdnn.runtime.cuda_executor import refuse_lanes_of_the_host
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.runner import Runner
 from tvdnn.runtime.section_file import SectionFile
@@ -214,15 +211,6 @@ def test_arguments_that_make_no_sense_are_named(tmp_path: Path) -> None:
         trainer_of(make_net(), file_budget="1GiB")
     with pytest.raises(FileError, match="name a folder"):
         with_file(tmp_path / "none")
-
-
-def test_a_file_on_a_gpu_is_refused_by_name(tmp_path: Path) -> None:
-    requested = EngineRequest(file=tmp_path)
-    with pytest.raises(InputError, match=r"on a CPU alone so far; leave it out, and raise host_"):
-        StepMemory(requested, torch.device("cuda"))
-    with pytest.raises(DeviceError, match=r"on the lanes file write and file read: .*host_budget"):
-        refuse_lanes_of_the_host({Lane.COMPUTE, Lane.FILE_READ, Lane.OFFLOAD, Lane.FILE_WRITE})
-    refuse_lanes_of_the_host({Lane.COMPUTE, Lane.OFFLOAD, Lane.PEER_PREFETCH})
 
 
 def test_steps_through_a_second_arena_have_keeps_bits() -> None:

@@ -1,5 +1,6 @@
 """The section file: bytes come back as they were written, or the first failure is told."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,16 @@ from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.section_file import PAGE, SectionFile
 
 SIZES = (1, 511, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 17)
+
+
+def check_that_it_comes_back(file: SectionFile, section: torch.Tensor) -> None:
+    """Write a section at the file's start and read it again."""
+    want = section.clone()
+    file.write(section, 0, "a [0, 1)")
+    section.zero_()
+    file.read(section, 0, "a [0, 1)")
+    assert torch.equal(section, want)
+    assert file.take_fault() is None
 
 
 @pytest.fixture
@@ -47,7 +58,7 @@ def test_a_section_comes_back(
     file.read(memory[4 * PAGE : 4 * PAGE + nbytes], PAGE, "a [0, 1)")
     assert torch.equal(memory[4 * PAGE : 4 * PAGE + nbytes], want)
     assert (memory[4 * PAGE + nbytes : 8 * PAGE] == 7).all()
-    file.raise_fault()
+    assert file.take_fault() is None
     file.close()
 
 
@@ -97,30 +108,20 @@ def test_a_failure_gives_zeros_and_is_told_once(
     file.write(section, 4 * PAGE, "b [0, 1)")  # does nothing
     file.read(section, 4 * PAGE, "b [0, 1)")
     assert not section.any()
-    with pytest.raises(FileError, match=told) as found:
-        file.raise_fault()
-    assert str(tmp_path) in str(found.value)
-    assert "raise host_budget" in str(found.value)
+    found = file.take_fault() or ""
+    assert re.search(told, found)
+    assert str(tmp_path) in found
+    assert "raise host_budget" in found
     assert file.error_word.item() == 0
     section.copy_(want)
-    file.write(section, 0, "a [0, 1)")
-    section.zero_()
-    file.read(section, 0, "a [0, 1)")
-    assert torch.equal(section, want)
-    file.raise_fault()
+    check_that_it_comes_back(file, section)
     file.close()
 
 
 def test_a_short_write_goes_on(tmp_path: Path, memory: torch.Tensor) -> None:
     file = FaultyFile(tmp_path, at=0, write=writes_a_page)
     file.reserve(8 * PAGE)
-    section = memory[: 3 * PAGE + 1]
-    want = section.clone()
-    file.write(section, 0, "a [0, 1)")
-    section.zero_()
-    file.read(section, 0, "a [0, 1)")
-    assert torch.equal(section, want)
-    file.raise_fault()
+    check_that_it_comes_back(file, memory[: 3 * PAGE + 1])
     file.close()
 
 
@@ -131,6 +132,5 @@ def test_bytes_of_another_section_are_no_answer(tmp_path: Path, memory: torch.Te
     file.write(memory[:PAGE], 0, "a [0, 1)")
     for nbytes, offset in ((PAGE - 1, 0), (PAGE, PAGE)):
         file.read(memory[:nbytes], offset, "b [0, 1)")
-        with pytest.raises(FileError, match="reading b"):
-            file.raise_fault()
+        assert "reading b" in (file.take_fault() or "")
     file.close()

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from ..errors import InputError
 from ..planner.ir.schedule import Schedule
 from ..runtime.arena import Arena
 from ..runtime.host_slab import Slab
@@ -15,13 +14,13 @@ from .engine_request import EngineRequest
 class StepMemory:
     """The memory of one engine on a device.
 
-    Raises InputError for a file on a GPU, FileError where the folder of one cannot be written.
+    Raises FileError where the folder of a file cannot be written.
     """
 
     def __init__(self, requested: EngineRequest, device: torch.device) -> None:
         self._requested = requested
         self.slab = requested.slab or Slab(pinned=device.type == "cuda")
-        self.file = _file_of(requested, device)
+        self.file = _file_of(requested)
         self.arena = Arena(device)
         self.peer = Arena(device)  # stands in for that of another GPU
 
@@ -47,13 +46,6 @@ class StepMemory:
             self.file.close()
 
 
-def _file_of(requested: EngineRequest, device: torch.device) -> SectionFile | None:
-    if requested.file is None:
-        return None
-    if device.type == "cuda":
-        raise InputError(
-            f"file={str(requested.file)!r}: sections go to a file on a CPU alone so far; leave it "
-            "out, and raise host_budget or the device budget instead"
-        )
+def _file_of(requested: EngineRequest) -> SectionFile | None:
     given = requested.file
-    return given if isinstance(given, SectionFile) else SectionFile(given)
+    return given if given is None or isinstance(given, SectionFile) else SectionFile(given)

@@ -26,9 +26,10 @@ from ..graph import (
 )
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
-from ..planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
+from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
 from ..planner.ir.settings import ENGINE, KERNEL
 from .file_calls import behind_error_word, file_call
+from .host_counts import FILE_LANES
 from .row_halo import Copy, halo_tile, joined_tiles
 from .views import ByteViews
 
@@ -114,7 +115,7 @@ def bind_step(
     copies: str = ENGINE,
 ) -> Call:
     """The call of one step."""
-    if step.lane in (Lane.FILE_WRITE, Lane.FILE_READ):
+    if step.lane in FILE_LANES:
         return file_call(step, memory)
     if step.action is Action.COPY:
         source, target = memory.bytes_of(step.reads[0]), memory.bytes_of(step.writes[0])

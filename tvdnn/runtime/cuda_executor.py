@@ -1,30 +1,50 @@
 """The CUDA executor: the phases of a step as CUDA graphs, whose branches are the lanes."""
 
 import random
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
-from ..errors import DeviceError
-from ..planner.ir.schedule import Lane, Schedule, Step, lane_name
+from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from .binding import Call, Lap
 from .defer_signals import defer_signals
+from .file_lanes import FilePhase, FileRun, file_phase
+from .host_counts import FILE_LANES
 from .lane_sync import DEVICE_COPIES, GraphSegment, lanes_of, num_copies
+from .section_file import SectionFile
 from .streams import capture, fork_join
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 # Most copies of a lane in a segment. With waits, events and delays that is 840 operations.
 SEGMENT_COPIES = 120
+# The same where steps of a file are told of copies: one more write, and up to two more waits.
+FILE_SEGMENT_COPIES: Final = 90
 # Most launches of a segment. With waits that is 768 kernels, beside those left of the last segment.
 SEGMENT_LAUNCHES = 384
 # The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
 LOW_WATER: Final = 4
+Spans: TypeAlias = Mapping[int, tuple[float, float]]  # by step, its start and end in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedPhase:
+    """Steps [first, end) as graph segments in the order of issue, and those of the file.
+
+    There are no segments where branches are not independent and there are steps of the file.
+    """
+
+    first: int
+    end: int
+    segments: Sequence[GraphSegment]
+    files: FilePhase | None
 
 
 class CudaExecutor:
@@ -56,6 +76,9 @@ class CudaExecutor:
 
     `delay_seed` puts a random delay before every step. A missing wait then shows as a different
     result.
+
+    Threads of the host run the steps of a file beside the segments (file_lanes.py). Where branches
+    are not independent, the host issues steps one by one, and runs those of the file among them.
     """
 
     def __init__(
@@ -64,6 +87,7 @@ class CudaExecutor:
         calls: Sequence[Call],
         *,
         device: torch.device,
+        file: SectionFile | None = None,
         delay_seed: int | None = None,
     ) -> None:
         self._schedule = schedule
@@ -73,11 +97,11 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         used = {step.lane for step in schedule.steps}
-        refuse_lanes_of_the_host(used)
-        self._independent = self._lanes.are_independent(used)
+        self._independent = self._lanes.are_independent(used.difference(FILE_LANES))
+        self._file = file
         self._copies = [lane for lane in DEVICE_COPIES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], Sequence[GraphSegment]] = {}
+        self._graphs: dict[tuple[int, int], CapturedPhase] = {}
         self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
 
     def capture(self, first: int, end: int) -> None:
@@ -85,7 +109,7 @@ class CudaExecutor:
         self._graphs[first, end] = self._captured(first, end, [])
 
     def run(self, first: int, end: int) -> None:
-        """Replay steps [first, end) on the current stream."""
+        """Replay steps [first, end) on the current stream. Ends once the file's steps have."""
         self._replay(self._graphs[first, end])
 
     def timed(self, first: int, end: int) -> Lap:
@@ -116,42 +140,46 @@ class CudaExecutor:
         """
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
-        graphs = self._captured(first, end, events)
+        captured = self._captured(first, end, events)
         events[-1].record()
-        self._replay(graphs)
+        of_host = self._replay(captured, events)
         torch.cuda.synchronize(self._device)
-        spans = tuple(
-            Span(
-                self._schedule.steps[first + index].lane,
-                first + index,
-                events[-1].elapsed_time(events[2 * index]) / 1e3,
-                events[-1].elapsed_time(events[2 * index + 1]) / 1e3,
-            )
-            for index in range(end - first)
-        )
+
+        def span(index: int) -> Span:
+            lane, number = self._schedule.steps[index].lane, 2 * (index - first)
+            if index in of_host:
+                return Span(lane, index, *of_host[index])
+            pair = events[number : number + 2]
+            return Span(lane, index, *(events[-1].elapsed_time(each) / 1e3 for each in pair))
+
+        spans = tuple(map(span, range(first, end)))
         return Timeline(
             spans,
             simulated=False,
             stall_s=sum(end - start for start, end in copy_waits(self._schedule, spans)),
         )
 
-    def _captured(
-        self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Sequence[GraphSegment]:
-        """The segments of the steps, in the order of issue."""
+    def _captured(self, first: int, end: int, events: Sequence[torch.cuda.Event]) -> CapturedPhase:
+        files = file_phase(self._schedule, first, end)
         with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
             independent = self._independent and self._lanes.independent
-            found = list(self._segments(first, end, events)) if independent else []
+            found = list(self._segments(first, end, events, files)) if independent else []
             if found and all(safe for _, safe in found):
-                return [segment for segment, _ in found]
+                return CapturedPhase(first, end, [segment for segment, _ in found], files)
+            if files is not None:
+                return CapturedPhase(first, end, [], files)
             with self._capture() as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return [GraphSegment(graph, None)]
+        return CapturedPhase(first, end, [GraphSegment(graph, None)], None)
 
     def _segments(
-        self, first: int, end: int, events: Sequence[torch.cuda.Event]
+        self,
+        first: int,
+        end: int,
+        events: Sequence[torch.cuda.Event],
+        files: FilePhase | None,
     ) -> Iterator[tuple[GraphSegment, bool]]:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
@@ -161,6 +189,11 @@ class CudaExecutor:
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
+        told_there = files.awaited if files else ()
+
+        def meet(lane: Lane, reached: int, before: Mapping[Lane, int]) -> None:
+            tells_host = (lane, reached) in told_there
+            self._lanes.meet(lane, reached, before, tells_host=tells_host)
 
         def branch(lane: Lane, segment: range, low_water: torch.cuda.Event | None) -> None:
             own = [index for index in segment if steps[index].lane is lane]
@@ -170,11 +203,11 @@ class CudaExecutor:
                 if low_water is not None and index == first_of_few:
                     low_water.record()
                 if reached or awaited[index]:
-                    self._lanes.meet(lane, reached, awaited[index])
+                    meet(lane, reached, awaited[index])
                 self._call(self._calls[index], events, index - first)
                 reached = index + 1 if index + 1 in told else 0
             if reached:
-                self._lanes.meet(lane, reached, {})
+                meet(lane, reached, {})
 
         for segment in segments:
             used = {steps[index].lane for index in segment}
@@ -199,19 +232,41 @@ class CudaExecutor:
         graph.instantiate()
         self._lanes.upload(graph)
 
-    def _replay(self, segments: Sequence[GraphSegment]) -> None:
-        if len(segments) == 1 and segments[0].low_water is None:
+    def _replay(self, phase: CapturedPhase, events: Sequence[torch.cuda.Event] = ()) -> Spans:
+        """Run the steps of a phase. Returns the seconds of those of the file."""
+        segments = phase.segments
+        if not segments:
+            with defer_signals(), self._lanes.lock:
+                current = torch.cuda.current_stream(self._device)
+                return self._issue(phase.first, phase.end, current, events)
+        if len(segments) == 1 and segments[0].low_water is None and phase.files is None:
             segments[0].graph.replay()
-            return
+            return {}
         self._lanes.wait()  # an interrupt may come here
         # An interrupt inside would end a phase in its middle, and its memory could be freed.
-        with defer_signals(), self._lanes.lock:
+        with defer_signals():
+            if phase.files is None:
+                self._issue_segments(segments, None)
+                return {}
+            assert self._file is not None, "the schedule uses a file"
+            counts = self._lanes.counts_with_host()
+            run = FileRun(phase.files, self._calls, self._file, counts, self._random)
+            with run.ended(torch.cuda.current_stream(self._device).query):
+                self._issue_segments(segments, run)
+            return run.spans
+
+    def _issue_segments(self, segments: Sequence[GraphSegment], run: FileRun | None) -> None:
+        """Issue the segments of a phase, beside the threads that run its steps of the file."""
+        with self._lanes.lock:
             self._lanes.reset()
+            if run is not None:
+                run.begin()
+                self._lanes.begin_with_host()
             try:
                 for segment in segments:
                     self._lanes.issue(segment)
             finally:
-                self._lanes.join()
+                self._lanes.join(run.phase.last_counts if run else {})
 
     def _issue(
         self,
@@ -220,21 +275,34 @@ class CudaExecutor:
         main: torch.cuda.Stream,
         events: Sequence[torch.cuda.Event],
         calls: Sequence[Call] | None = None,
-    ) -> None:
-        """Issue steps [first, end): launches on `main`, copies on their streams."""
+    ) -> Spans:
+        """Issue steps [first, end): launches on `main`, copies on their streams.
+
+        The host runs those of the file meanwhile. Returns their seconds.
+        """
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
+        spans: dict[int, tuple[float, float]] = {}
+        begun_s = time.perf_counter()
         with fork_join(main, [streams[lane] for lane in self._copies]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
+                awaited = [done[wait] for wait in step.waits if wait in done]
+                if step.lane in FILE_LANES:
+                    for event in awaited:
+                        event.synchronize()
+                    start_s = time.perf_counter() - begun_s
+                    (calls or self._calls)[index]()
+                    spans[index] = start_s, time.perf_counter() - begun_s
+                    continue
                 stream = streams[step.lane]
-                for wait in step.waits:
-                    if wait >= first:
-                        stream.wait_event(done[wait])
+                for event in awaited:
+                    stream.wait_event(event)
                 with torch.cuda.stream(stream):
                     self._call((calls or self._calls)[index], events, index - first)
                 if index in self._waited:
                     done[index] = stream.record_event()
+        return spans
 
     def _call(self, call: Call, events: Sequence[torch.cuda.Event], number: int) -> None:
         """Make a call on the current stream, after the random delay, between its two events."""
@@ -247,17 +315,6 @@ class CudaExecutor:
             events[2 * number + 1].record()
 
 
-def refuse_lanes_of_the_host(used: Collection[Lane]) -> None:
-    """Raise DeviceError for lanes that threads of the host would have to run beside a graph."""
-    of_host = [lane for lane in used if lane not in (Lane.COMPUTE, *DEVICE_COPIES)]
-    if of_host:
-        names = " and ".join(lane_name(lane) for lane in sorted(of_host))
-        raise DeviceError(
-            f"the plan has steps on the lanes {names}: sections go to a file on a CPU alone so "
-            "far; plan without a file, and raise host_budget or the device budget instead"
-        )
-
-
 def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
     """Ranges of steps [first, end) with few launches, evenly spread, and few copies each way.
 
@@ -265,11 +322,13 @@ def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
     """
     launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
     parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
-    most = {**dict.fromkeys(DEVICE_COPIES, SEGMENT_COPIES), Lane.COMPUTE: ceil(launches / parts)}
+    in_file = any(step.lane in FILE_LANES for step in steps[first:end])
+    copies = FILE_SEGMENT_COPIES if in_file else SEGMENT_COPIES
+    most = {**dict.fromkeys(DEVICE_COPIES, copies), Lane.COMPUTE: ceil(launches / parts)}
     begin, counts = first, Counter[Lane]()
     for index in range(first, end):
         lane = steps[index].lane
-        if counts[lane] == most[lane]:
+        if counts[lane] == most.get(lane):
             yield range(begin, index)
             begin, counts = index, Counter()
         counts[lane] += 1

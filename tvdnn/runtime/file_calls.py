@@ -1,10 +1,11 @@
 """File calls: copies to and from the file of a schedule, and the word that tells of a failure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 from ..ops.operator import Control
 from ..planner.ir.schedule import Action, Lane, Schedule, Step
+from .host_counts import FILE_LANES
 from .views import ByteViews
 
 
@@ -18,6 +19,18 @@ def file_call(step: Step, memory: ByteViews) -> Callable[[], None]:
         return lambda: file.write(given, target.offset, name)
     taken = memory.bytes_of(target)
     return lambda: file.read(taken, source.offset, name)
+
+
+def without_file(
+    schedule: Schedule, calls: Sequence[Callable[[], None]]
+) -> list[Callable[[], None]]:
+    """The calls of a schedule, of which those of the file do nothing."""
+    pairs = zip(schedule.steps, calls, strict=True)
+    return [_idle if step.lane in FILE_LANES else call for step, call in pairs]
+
+
+def _idle() -> None:
+    pass
 
 
 def behind_error_word(

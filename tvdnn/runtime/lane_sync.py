@@ -21,6 +21,7 @@ from ..errors import DeviceError
 from ..kernels.copy.semaphore import meet
 from ..planner.ir.schedule import LANE_PAIRS, Lane
 from .driver import driver
+from .host_counts import FILE_LANES, RUN, HostCounts
 from .streams import capture, fork_join
 
 PATIENCE_S: Final = 2.0
@@ -62,6 +63,12 @@ class Lanes:
             list(self.streams.values()), self._replay_streams
         )
         self._all_independent = self.independent  # with lanes that were added
+        self._host_counts: HostCounts | None = None  # made for the first plan with a file
+
+    def counts_with_host(self) -> HostCounts:
+        """The counts by which these lanes and threads of the host wait for one another."""
+        self._host_counts = self._host_counts or HostCounts()
+        return self._host_counts
 
     def are_independent(self, lanes: Collection[Lane]) -> bool:
         """Whether branches of these lanes run while others wait. New lanes get their streams."""
@@ -84,18 +91,33 @@ class Lanes:
         for stream in self._replay_streams:
             stream.wait_stream(current)
 
-    def join(self) -> None:
-        """Let the current stream go on once no segment runs."""
+    def begin_with_host(self) -> None:
+        """Set the host's counts to 0 behind `reset`, then let the threads of the run begin."""
+        counts, (first, *others) = self.counts_with_host(), self._replay_streams
+        for lane in Lane:
+            _write(first, counts.address(lane), 0)
+        _write(first, counts.address(RUN), counts.runs)
+        for stream in others:
+            stream.wait_stream(first)
+
+    def join(self, of_host: Mapping[Lane, int]) -> None:
+        """Let the current stream go on once no segment runs, and the host has these counts."""
+        for lane, count in of_host.items():
+            wait_for(self._replay_streams[0], self._address(lane), count)
         for stream in self._replay_streams:
             torch.cuda.current_stream(self._counts.device).wait_stream(stream)
 
-    def meet(self, lane: Lane, reached: int, awaited: Mapping[Lane, int]) -> None:
+    def meet(
+        self, lane: Lane, reached: int, awaited: Mapping[Lane, int], *, tells_host: bool = False
+    ) -> None:
         """Signal that the lane has done `reached` steps, then wait for the counts `awaited`.
 
         0 signals nothing. Launches signal and wait by a kernel, copies by the stream's memory
         operations. A lane waits for its own count of the segment before by memory operations too: a
-        waiting kernel would keep a launch from the whole GPU.
+        waiting kernel would keep a launch from the whole GPU. `tells_host` signals threads of the
+        host, too. Lanes that these run are awaited where the host has their counts.
         """
+        told_there = reached if tells_host else 0
         if lane is Lane.COMPUTE:
             if lane in awaited:
                 wait_for(self.streams[lane], self._address(lane), awaited[lane])
@@ -106,9 +128,14 @@ class Lanes:
                 told = 0 if number else reached
                 if told or of_pair:
                     meet(self._counts, int(lane), told, of_pair)
+            of_host = {int(each): others[each] for each in FILE_LANES if each in others}
+            if told_there or of_host:
+                meet(self.counts_with_host().words, int(lane), told_there, of_host)
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)
+        if told_there:
+            _write(self.streams[lane], self.counts_with_host().address(lane), reached)
         for other, count in awaited.items():
             wait_for(self.streams[lane], self._address(other), count)
 
@@ -135,6 +162,8 @@ class Lanes:
             self._low_water = segment.low_water
 
     def _address(self, lane: Lane) -> int:
+        if lane in FILE_LANES:
+            return self.counts_with_host().address(lane)
         return self._counts[lane.value].data_ptr()
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..errors import DeviceError, EngineError, InputError
+from ..errors import DeviceError, EngineError, FileError, InputError
 from ..graph import Value, is_packed
 from ..kernels.language.overrides import Configurations
 from ..ops.expand import DTYPES
@@ -19,6 +19,7 @@ from .binding import Call, Lap, Place, Tensors, bind, input_places, output_place
 from .caller_rows import by_sample, channels_first
 from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
+from .file_calls import without_file
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .pages import Mapping
@@ -193,15 +194,21 @@ class Runner:
             yield self._executor
         except BaseException as error:
             self._dead = f"{type(error).__name__}: {error}"
+            self._forget_file_fault()
             raise
-        if self._file is not None and self.schedule.file_nbytes:
-            self._raise_file_fault(self._file)
+        fault = self._forget_file_fault()
+        if fault is not None:
+            raise FileError(fault)
 
-    def _raise_file_fault(self, file: SectionFile) -> None:
-        """Raise FileError if a section was not written or read. Later steps train again."""
-        if file.fault is not None:
-            self._tensors.control.flag.zero_()
-        file.raise_fault()
+    def _forget_file_fault(self) -> str | None:
+        """The first copy of the file that failed, in words. Later steps train again."""
+        file = self._file
+        if file is None or file.fault is None or not self.schedule.file_nbytes:
+            return None
+        if self._arena.device.type == "cuda":
+            torch.cuda.synchronize(self._arena.device)  # the updates read the error word before
+        self._tensors.control.flag.zero_()
+        return file.take_fault()
 
     def read(
         self,
@@ -283,7 +290,11 @@ class Runner:
     def _capture(self, calls: list[Call]) -> CudaExecutor:
         """Run everything once on scratch bytes, which loads all kernels, then capture."""
         executor = CudaExecutor(
-            self.schedule, calls, device=self._arena.device, delay_seed=self._delay_seed
+            self.schedule,
+            calls,
+            device=self._arena.device,
+            file=self._file,
+            delay_seed=self._delay_seed,
         )
         executor.run_eagerly(0, len(self.schedule.steps), self._rehearsal())
         for number, half in enumerate(self.halves):
@@ -298,7 +309,7 @@ class Runner:
         """The calls of all steps, on dummy tensors in place of those that they update."""
         scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
-        return self._bind(tensors, by_unit=False)
+        return without_file(self.schedule, self._bind(tensors, by_unit=False))
 
     def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:
         made = self.schedule, self._memory, tensors, self._kernels

@@ -88,12 +88,21 @@ class SectionFile:
         if self.fault is not None:
             memory.zero_()
 
-    def raise_fault(self) -> None:
-        """Raise FileError if a copy has failed. Later steps may use the file again."""
+    def fail(self, doing: str, why: str) -> None:
+        """Keep in words what failed, if it is the first failure, and set the error word."""
+        if self.fault is None:
+            self.fault = (
+                f"{doing} failed in the file in {self.folder}: {why}. No parameter and no "
+                "optimizer state has changed in this step: free space on the disk or name another "
+                "folder, or raise host_budget so that less goes there, and take the step again"
+            )
+            self.error_word.fill_(1)
+
+    def take_fault(self) -> str | None:
+        """The first failure in words. It is forgotten: later steps may use the file again."""
         fault, self.fault = self.fault, None
         self.error_word.zero_()
-        if fault is not None:
-            raise FileError(fault)
+        return fault
 
     def close(self) -> None:
         """Give the bytes on the disk back."""
@@ -152,11 +161,4 @@ class SectionFile:
             done += count
 
     def _fail(self, doing: str, nbytes: int, error: OSError) -> None:
-        if self.fault is None:
-            self.fault = (
-                f"{doing} ({format_bytes(nbytes)}) failed in the file in {self.folder}: "
-                f"{error.strerror}. No parameter and no optimizer state has changed in this step: "
-                "free space on the disk or name another folder, or raise host_budget so that less "
-                "goes there, and take the step again"
-            )
-            self.error_word.fill_(1)
+        self.fail(f"{doing} ({format_bytes(nbytes)})", f"{error.strerror}")
