@@ -13,6 +13,7 @@ from ..graph import Network
 from ..ops import Settings
 from ..ops.expand import expand
 from ..planner.ir.costs import Costs
+from ..planner.ir.plan import FILE
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
 from ..planner.make import Problem
@@ -339,5 +340,7 @@ class Core:
                 limit=limit,
                 copies=resolved.choice.copies,
                 configurations=resolved.configurations,
+                file=self.memory.file,
+                file_limit=self.requested.tiers.nbytes.get(FILE),
                 progress=self.requested.progress,
             )

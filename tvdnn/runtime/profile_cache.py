@@ -15,7 +15,7 @@ from .disk_cache import cache_file, sources, write_whole
 # Sources of how passes, recodes and the link are measured: results of others are not reused.
 _MEASURING = [
     Path(__file__).with_name(name)
-    for name in ("profiler.py", "launch_timer.py", "recode_timer.py", "link.py")
+    for name in ("profiler.py", "launch_timer.py", "recode_timer.py", "link.py", "file_link.py")
 ]
 
 

@@ -12,12 +12,14 @@ import torch
 from ..graph import Form, Graph, Pass, Use, is_packed
 from ..planner.ir.costs import Forms, Profile, RecodeKind, Samples, form_choices
 from ..planner.ir.hardware import ASSUMED_LINKS
-from ..planner.ir.plan import HOST
+from ..planner.ir.plan import FILE, HOST
 from ..planner.ir.settings import ENGINE, RULES, Table
+from .file_link import measure_file_link
 from .launch_timer import SCRATCH_NBYTES, Scratch
 from .link import measure_link
 from .profile_cache import ProfileCache
 from .recode_timer import recode_calls, recoded_sizes, recodes_of
+from .section_file import SectionFile
 
 
 class _Timed(NamedTuple):
@@ -39,13 +41,16 @@ def profile(
     limit: int | None = None,
     copies: str = ENGINE,
     configurations: Table = RULES,
+    file: SectionFile | None = None,
+    file_limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profile:
     """Measure every distinct pass of `graph`, and its recodes, on at most `limit` bytes.
 
     A pass is measured at several run lengths, in each choice of its forms. `copies` is "engine" or
-    "kernel": the link is measured with such copies. Parameters and optimizer state are never
-    written. Measurements of this GPU, these versions, kernels and `configurations` are taken from
+    "kernel": the link is measured with such copies. The rates of `file` are measured on at most
+    `file_limit` of its bytes. Parameters and optimizer state are never written. Measurements of
+    this GPU, these versions, kernels and `configurations`, and of the file's folder, are taken from
     the cache.
     """
     cache = ProfileCache(device, kernels)
@@ -69,12 +74,16 @@ def profile(
     del scratch, timed
     if copies not in cache.links:
         cache.links[copies] = measure_link(device, copies)
+    links = {**ASSUMED_LINKS, HOST: cache.links[copies]}
+    if file is not None:
+        if file.place not in cache.links:
+            cache.links[file.place] = measure_file_link(file, file_limit)
+        links[FILE] = cache.links[file.place]
     cache.save()
     samples: dict[str, dict[frozenset[tuple[str, Form]], Samples]] = {}
     for (index, forms), each in zip(launches, found, strict=False):
         samples.setdefault(graph.passes[index].name, {})[frozenset(forms)] = each
     recoded = dict(zip(recodes, found[len(launches) :], strict=True))
-    links = {**ASSUMED_LINKS, HOST: cache.links[copies]}
     return Profile(torch.cuda.get_device_name(device), links, samples, recoded)
 
 

@@ -48,6 +48,11 @@ class SectionFile:
         self.direct = False  # whether reads and writes go past the page cache
         self._go_past_the_page_cache()
 
+    @property
+    def place(self) -> str:
+        """Where copies go: the folder, and whether past the page cache. Measured rates go by it."""
+        return f"{'direct ' if self.direct else ''}file in {self.folder.resolve()}"
+
     def reserve(self, nbytes: int) -> None:
         """Grow to at least `nbytes` bytes. Raises HostMemoryError where the disk has fewer."""
         if nbytes <= self.nbytes:
