@@ -12,7 +12,7 @@ as JSON.
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -43,20 +43,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--host", type=float, default=0.25, help="GiB of pinned memory")
-    parser.add_argument("--cases", nargs="+", default=["vdnn-all", "tvdnn-heuristic@2"])
+    parser.add_argument("--cases", nargs="+", default=["tvdnn-heuristic@2", "vdnn-all"])
     parser.add_argument("--folder", type=Path, default=Path("/tmp"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    rows = list(rows_of(options))
     title = f"{net_of(options.net).title}, batch {options.batch}, {options.dtype}"
-    document = {"title": title, "environment": environment(), "rows": rows}
-    options.output.write_text(json.dumps(document, indent=1) + "\n")
+    document = {"title": title, "environment": environment(), "rows": (rows := Rows())}
+    for row in rows_of(options):
+        rows.append(row)
+        options.output.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def rows_of(options: argparse.Namespace) -> Rows:
+def rows_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row of keep, and two of each policy: without and with a file."""
     x, y = batch(options.net, options.batch)
-    oracle, found = Oracle(), Rows()
+    oracle = Oracle()
     ways: list[tuple[str, float | None, dict[str, Any]]] = [("keep", None, {})]
     little = {"host_cap": round(options.host * GIB), "file": options.folder}
     for case in options.cases:
@@ -72,11 +73,10 @@ def rows_of(options: argparse.Namespace) -> Rows:
         row |= {"policy": policy, "ready_s": ready_s, **timed(trainer, x, y)}
         losses = [trainer.step(x, y).item() for _ in range(2)]
         row |= {"equal": oracle.equals(losses, net)}
-        print({key: value for key, value in row.items() if key != "links"}, flush=True)
-        found.append(row)
+        print(row, flush=True)
+        yield row
         release(trainer)
         slab.close()
-    return found
 
 
 def timed(trainer: Trainer, x: torch.Tensor, y: torch.Tensor) -> Mapping[str, Any]:

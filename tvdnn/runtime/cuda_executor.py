@@ -31,7 +31,9 @@ FILE_SEGMENT_COPIES: Final = 90
 SEGMENT_LAUNCHES = 384
 # The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
 LOW_WATER: Final = 4
-Spans: TypeAlias = Mapping[int, tuple[float, float]]  # by step, its start and end in seconds
+Spans: TypeAlias = Mapping[
+    int, tuple[float, float]
+]  # by step, its start and end by the host's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,15 @@ class CudaExecutor:
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
         captured = self._captured(first, end, events)
-        events[-1].record()
+        events[-1].record()  # at once: capture waits for the device
+        begun_s = time.perf_counter()
         of_host = self._replay(captured, events)
         torch.cuda.synchronize(self._device)
 
         def span(index: int) -> Span:
             lane, number = self._schedule.steps[index].lane, 2 * (index - first)
             if index in of_host:
-                return Span(lane, index, *of_host[index])
+                return Span(lane, index, *(each - begun_s for each in of_host[index]))
             pair = events[number : number + 2]
             return Span(lane, index, *(events[-1].elapsed_time(each) / 1e3 for each in pair))
 
@@ -233,7 +236,7 @@ class CudaExecutor:
         self._lanes.upload(graph)
 
     def _replay(self, phase: CapturedPhase, events: Sequence[torch.cuda.Event] = ()) -> Spans:
-        """Run the steps of a phase. Returns the seconds of those of the file."""
+        """Run the steps of a phase. Returns when those of the file ran."""
         segments = phase.segments
         if not segments:
             with defer_signals(), self._lanes.lock:
@@ -278,12 +281,11 @@ class CudaExecutor:
     ) -> Spans:
         """Issue steps [first, end): launches on `main`, copies on their streams.
 
-        The host runs those of the file meanwhile. Returns their seconds.
+        The host runs those of the file meanwhile. Returns when.
         """
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
         spans: dict[int, tuple[float, float]] = {}
-        begun_s = time.perf_counter()
         with fork_join(main, [streams[lane] for lane in self._copies]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
@@ -291,9 +293,9 @@ class CudaExecutor:
                 if step.lane in FILE_LANES:
                     for event in awaited:
                         event.synchronize()
-                    start_s = time.perf_counter() - begun_s
+                    start_s = time.perf_counter()
                     (calls or self._calls)[index]()
-                    spans[index] = start_s, time.perf_counter() - begun_s
+                    spans[index] = start_s, time.perf_counter()
                     continue
                 stream = streams[step.lane]
                 for event in awaited:

@@ -62,7 +62,7 @@ def file_phase(schedule: Schedule, first: int, end: int) -> FilePhase | None:
 class FileRun:
     """One run of the file's steps of a phase: a thread for each lane, which keeps its order.
 
-    `spans` are, by step, its seconds since the device began the run. `random` delays every copy.
+    `spans` are, by step, its start and its end by the host's clock. `random` delays every copy.
     """
 
     def __init__(
@@ -118,24 +118,23 @@ class FileRun:
         whole = False
         try:
             self._wait(RUN, self._number)
-            begun_s = time.perf_counter()
             for index in own:
-                self._copy(lane, index, begun_s)
+                self._copy(lane, index)
             whole = True
         finally:
             if not whole:
                 self._file.fail(f"the lane {lane_name(lane)}", "its thread ended by another error")
             self._counts.set(lane, own[-1] + 1)
 
-    def _copy(self, lane: Lane, index: int, begun_s: float) -> None:
+    def _copy(self, lane: Lane, index: int) -> None:
         for other, count in self.phase.waits[index].items():
             self._wait(other, count)
         if self._random is not None:
             time.sleep(self._random.uniform(0, MAX_DELAY_S))
-        start_s = time.perf_counter() - begun_s
+        start_s = time.perf_counter()
         if not self._stopped:
             self._calls[index]()
-        self.spans[index] = start_s, time.perf_counter() - begun_s
+        self.spans[index] = start_s, time.perf_counter()
         self._counts.set(lane, index + 1)
 
     def _wait(self, word: int, count: int) -> None:
