@@ -31,9 +31,8 @@ FILE_SEGMENT_COPIES: Final = 90
 SEGMENT_LAUNCHES = 384
 # The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
 LOW_WATER: Final = 4
-Spans: TypeAlias = Mapping[
-    int, tuple[float, float]
-]  # by step, its start and end by the host's clock
+# By step, its start and its end by the host's clock, in seconds.
+Spans: TypeAlias = Mapping[int, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
