@@ -57,6 +57,11 @@ def _milliseconds(key: str) -> Text:
     return lambda row: f"{row[key] * 1e3:.1f}"
 
 
+def _with_range(median_s: float, every_s: Sequence[float]) -> str:
+    least, most = (1e3 * each for each in (min(every_s), max(every_s)))
+    return f"{1e3 * median_s:.1f} ({least:.1f} to {most:.1f})"
+
+
 def _network(row: Values) -> str:
     return f"{row['net']}({row['batch']})"
 
@@ -279,6 +284,25 @@ COPIES = PlainTable(
         ("both", _value("both")),
     ),
     _rates,
+)
+TIERS = PlainTable(
+    "Steps with a file behind little host memory",
+    "tiers/h100.json",
+    "Each plan by copies to the host, and with little pinned memory: most goes on to a file on the "
+    "machine's disk. Predicted by rates that the profiler measured on that disk before, and by "
+    "those of one measured step. The disk of a virtual machine varies: the fastest and the slowest "
+    "step stand beside the median. Cores are those that the process keeps busy.",
+    (
+        ("network", _network),
+        ("policy", _value("policy")),
+        ("on the host", _nbytes("slab_bytes")),
+        ("in the file", _nbytes("file_bytes")),
+        ("ms", lambda row: _with_range(row["step_s"], row["steps_s"])),
+        ("predicted ms", _milliseconds("predicted_s")),
+        ("by one step ms", _milliseconds("calibrated_s")),
+        ("busy cores", _value("busy_cores", ".1f")),
+        ("same bits as keep", lambda row: {True: "yes", False: "NO", None: NONE}[row["equal"]]),
+    ),
 )
 COMPILED = PlainTable(
     "Compiled without a GPU",

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.plain_rows import COMPILED, COPIES, FRONTIER, markdown, rivals
+from bench.plain_rows import COMPILED, COPIES, FRONTIER, TIERS, markdown, rivals
 
 
 def written(folder: Path, file: str, rows: list[dict[str, object]]) -> None:
@@ -28,6 +28,15 @@ def test_a_rate_that_was_not_measured_is_blank(tmp_path: Path) -> None:
     rate = {"measured": "rate", "way": "engine", "mib": 4, "both": 96.5}
     written(tmp_path, COPIES.file, [rate, {"measured": "offload", "way": "flags"}])
     assert markdown(tmp_path, COPIES).splitlines()[-1] == "| engine | 4 | - | - | 96.5 |"
+
+
+def test_the_steps_of_a_file_stand_with_their_range(tmp_path: Path) -> None:
+    row = {"net": "a", "batch": 8, "policy": "auto", "slab_bytes": 1024, "file_bytes": 2048}
+    seconds = {"step_s": 0.2, "steps_s": [0.1, 0.2, 0.4], "predicted_s": 0.25, "calibrated_s": 0.22}
+    written(tmp_path, TIERS.file, [{**row, **seconds, "busy_cores": 0.52, "equal": True}])
+    assert markdown(tmp_path, TIERS).splitlines()[-1] == (
+        "| a(8) | auto | 1.00 KiB | 2.00 KiB | 200.0 (100.0 to 400.0) | 250.0 | 220.0 | 0.5 | yes |"
+    )
 
 
 def test_a_way_of_torch_stands_beside_the_fastest_plan_in_its_memory(tmp_path: Path) -> None:

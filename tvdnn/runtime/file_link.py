@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from statistics import median
+from itertools import cycle
 from threading import Event, Thread
 from typing import Final
 
@@ -14,34 +14,43 @@ from .file_lanes import NAP_S
 from .host_slab import Slab
 from .section_file import SectionFile
 
-LONG_NBYTES: Final = 32 * MIB
+LONG_NBYTES: Final = 16 * MIB
 SHORT_NBYTES: Final = MIB
-# Copies that are timed of each kind. Their median is taken: a disk's seconds vary.
-COPIES: Final = 9
+# Places in memory and in the file through which copies go in turn, as those of a step do.
+PLACES: Final = 4
+# Copies that are timed of each kind. Their mean is taken, as a step pays for slow ones, too.
+COPIES: Final = 16
 SECTION: Final = "bytes by which the disk is timed"
+
+Copy = Callable[[int], None]  # of so many bytes
 
 
 def measure_file_link(file: SectionFile, limit: int | None = None) -> Link:
     """Rates of long writes and reads in bytes per second, checksums included, as in a step.
 
     The latency is the seconds that one more copy costs, and half the nap of a thread that waits for
-    its turn. The file grows to 64 MiB, but to at most `limit` bytes. Raises FileError where a copy
-    fails.
+    its turn. The file grows to 128 MiB, but to at most `limit` bytes, or 32 KiB. Raises FileError
+    where a copy fails.
     """
-    nbytes = LONG_NBYTES if limit is None else min(LONG_NBYTES, limit // 2)
-    nbytes = max(FILE_ALIGNMENT, nbytes // FILE_ALIGNMENT * FILE_ALIGNMENT)
+    most = LONG_NBYTES if limit is None else min(LONG_NBYTES, limit // (2 * PLACES))
+    nbytes = max(FILE_ALIGNMENT, most // FILE_ALIGNMENT * FILE_ALIGNMENT)
     slab = Slab(pinned=False)
-    slab.reserve(2 * nbytes)
+    slab.reserve(2 * PLACES * nbytes)
     slab.bytes.random_()
-    file.reserve(2 * nbytes)
+    file.reserve(2 * PLACES * nbytes)
+    begins = [place * nbytes for place in range(2 * PLACES)]
+    for at in begins:  # a disk writes new bytes more slowly, and what is read was written
+        file.write(slab.bytes[at : at + nbytes], at, SECTION)
+    written, was_read = cycle(begins[:PLACES]), cycle(begins[PLACES:])
 
     def write(size: int) -> None:
-        file.write(slab.bytes[:size], 0, SECTION)
+        at = next(written)
+        file.write(slab.bytes[at : at + size], at, SECTION)
 
     def read(size: int) -> None:
-        file.read(slab.bytes[nbytes : nbytes + size], nbytes, SECTION)
+        at = next(was_read)
+        file.read(slab.bytes[at : at + size], at, SECTION)
 
-    file.write(slab.bytes[nbytes:], nbytes, SECTION)
     out_s, back_s = _seconds(write, nbytes), _seconds(read, nbytes)
     out_duplex_s = _seconds_beside(write, read, nbytes)
     back_duplex_s = _seconds_beside(read, write, nbytes)
@@ -56,21 +65,16 @@ def measure_file_link(file: SectionFile, limit: int | None = None) -> Link:
     return Link(out, back, out_duplex, back_duplex, latency_s + NAP_S / 2)
 
 
-def _seconds(copy: Callable[[int], None], nbytes: int) -> float:
-    """Median seconds of a copy, after a first one: a disk writes new bytes more slowly."""
-    copy(nbytes)
-    found = []
+def _seconds(copy: Copy, nbytes: int) -> float:
+    """Mean seconds of a copy."""
+    begin_s = time.perf_counter()
     for _ in range(COPIES):
-        begin_s = time.perf_counter()
         copy(nbytes)
-        found.append(time.perf_counter() - begin_s)
-    return median(found)
+    return (time.perf_counter() - begin_s) / COPIES
 
 
-def _seconds_beside(
-    copy: Callable[[int], None], other: Callable[[int], None], nbytes: int
-) -> float:
-    """Median seconds of a copy while another thread makes copies of the other direction."""
+def _seconds_beside(copy: Copy, other: Copy, nbytes: int) -> float:
+    """Mean seconds of a copy while another thread makes copies of the other direction."""
     ended = Event()
 
     def keep_busy() -> None:

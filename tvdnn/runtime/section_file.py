@@ -14,9 +14,11 @@ import torch
 
 from ..errors import FileError, HostMemoryError
 from ..planner.ir.schedule import FILE_ALIGNMENT
-from ..units import format_bytes
+from ..units import MIB, format_bytes
 
 PAGE: Final = FILE_ALIGNMENT  # bytes of the unit of reads and writes past the page cache
+# Bytes that are read or written and then summed while they are still in the processor's cache.
+PIECE_NBYTES: Final = 4 * MIB
 
 
 class SectionFile:
@@ -72,9 +74,8 @@ class SectionFile:
             return
         view = memory.numpy().data
         self._checksums.pop(offset, None)
-        checksum = zlib.crc32(view)
         try:
-            self._move(view, offset, writes=True)
+            checksum = self._move(view, offset, writes=True)
         except OSError as error:
             self._fail(f"writing {name}", memory.numel(), error)
             return
@@ -85,8 +86,8 @@ class SectionFile:
         if self.fault is None:
             view = memory.numpy().data
             try:
-                self._move(view, offset, writes=False)
-                if self._checksums.get(offset) != (len(view), zlib.crc32(view)):
+                checksum = self._move(view, offset, writes=False)
+                if self._checksums.get(offset) != (len(view), checksum):
                     raise OSError(errno.EBADMSG, "its checksum is not that of the bytes written")
             except OSError as error:
                 self._fail(f"reading {name}", memory.numel(), error)
@@ -142,7 +143,19 @@ class SectionFile:
             except OSError:
                 self.go_through_the_page_cache()
 
-    def _move(self, view: memoryview, offset: int, *, writes: bool) -> None:
+    def _move(self, view: memoryview, offset: int, *, writes: bool) -> int:
+        """Write or read a section piece by piece; returns the CRC-32 of its bytes."""
+        checksum = 0
+        for start in range(0, len(view), PIECE_NBYTES):
+            piece = view[start : start + PIECE_NBYTES]
+            if writes:
+                checksum = zlib.crc32(piece, checksum)
+            self._move_piece(piece, offset + start, writes=writes)
+            if not writes:
+                checksum = zlib.crc32(piece, checksum)
+        return checksum
+
+    def _move_piece(self, view: memoryview, offset: int, *, writes: bool) -> None:
         """Write or read whole pages, and the bytes behind them through a page of their own."""
         whole = len(view) // PAGE * PAGE
         self._move_pages(view[:whole], offset, writes=writes)
