@@ -1,7 +1,9 @@
 """Trainers with a file: keep's bits, and steps that change nothing where the disk fails."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,9 +26,11 @@ from tvdnn.planner.ir.plan import TIERS
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.runtime.arena import Arena
 from tvdnn.runtime.binding import Tensors
+from tvdnn.runtime.file_calls import behind_error_word
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.runner import Runner
 from tvdnn.runtime.section_file import SectionFile
+from tvdnn.runtime.views import NO_BYTES, ByteViews
 from tvdnn.units import KIB
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
@@ -193,6 +197,23 @@ def test_the_error_word_stops_every_update_of_the_step(tmp_path: Path, failure: 
             any(not torch.equal(old[name], new[name]) for old, new in pairs for name in old)
         )
     assert changes == [False, True]
+
+
+def test_a_plan_without_the_file_reads_no_error_word(tmp_path: Path) -> None:
+    """A trainer may have a file that its plan does not use."""
+    _, control = make_control(torch.device("cpu"))
+    found = {}
+    for policy in ("keep", "vdnn-all"):
+        trainer = with_file(tmp_path, policy=policy)
+        schedule, file = trainer.schedule, SectionFile(tmp_path)
+        calls: list[Callable[[], None]] = [print] * len(schedule.steps)
+        bound = behind_error_word(
+            schedule, calls, ByteViews(NO_BYTES, NO_BYTES, file=file), control, SimpleNamespace()
+        )
+        found[policy] = sum(mine is not theirs for mine, theirs in zip(calls, bound, strict=True))
+        trainer.close()
+        file.close()
+    assert found == {"keep": 0, "vdnn-all": 1}
 
 
 def test_a_file_budget_is_held(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ class Trainer:
     - `host_budget`: the most pinned host bytes, as a number or as text.
     - `file`: a folder on a local disk, in which an unnamed file takes what the host budget cannot
       hold, up to `file_budget` bytes. Parameters are updated behind all copies of the file. Where
-      one fails the step raises FileError, and has changed no parameter.
+      one fails the step raises FileError, and has changed no parameter. On a GPU `step` returns
+      once these copies have ended.
     - `peer_budget`: the most bytes of a second arena, which takes sections before the host does. It
       lies on the same device, beside the budget, and stands in for the memory of another GPU.
     - `chunk_size`: the bytes of a section, the unit of copies, as a number or as text.
