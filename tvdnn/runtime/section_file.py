@@ -17,7 +17,9 @@ from ..planner.ir.schedule import FILE_ALIGNMENT
 from ..units import MIB, format_bytes
 
 PAGE: Final = FILE_ALIGNMENT  # bytes of the unit of reads and writes past the page cache
-# Bytes that are read or written and then summed while they are still in the processor's cache.
+# Bytes whose checksum is taken while they are in the processor's cache. There it takes 0.5 s a GB,
+# of 16 MiB in memory 1.1 s. By pieces of 1 MiB the disk writes 0.86 GB/s, by these 1.17 (H100 in a
+# virtual machine, 2026-11-26).
 PIECE_NBYTES: Final = 4 * MIB
 
 
