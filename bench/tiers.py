@@ -103,6 +103,7 @@ def timed(trainer: Trainer, x: torch.Tensor, y: torch.Tensor) -> Mapping[str, An
         "calibrated_s": simulate(schedule, calibrated).step_s,
         "timeline_s": timeline.step_s,
         "busy_cores": cores,
+        "chunk_size": schedule.graph.chunk_size,
         "budget_bytes": schedule.budget_nbytes,
         "peak_bytes": trainer.peak_nbytes(),
         "slab_bytes": schedule.slab_nbytes,
