@@ -13,14 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tvdnn
-from tests.support.faulty_file import (
-    BROKEN,
-    FULL,
-    FaultyFile,
-    moves_nothing,
-    reads_another_byte,
-)
-from tests.support.running import LEARNING_RATE, MOMENTUM
+from tests.support.faulty_file import FAILURES, FULL, FaultyFile
+from tests.support.running import LEARNING_RATE, MOMENTUM, alike, bits
 from tvdnn.engine import Trainer
 from tvdnn.errors import EngineError, FileError
 from tvdnn.optim import SGD, AdamW
@@ -39,14 +33,6 @@ BATCH, SIDE, CLASSES, STEPS = 64, 32, 10, 4
 HOST = 2 * MIB
 SGD_OF_TEST = SGD(LEARNING_RATE, momentum=MOMENTUM)
 COSTS = Roofline(load("H100"), "bf16")
-FAILURES = {
-    "full": {"write": FULL},
-    "broken write": {"write": BROKEN},
-    "short write": {"write": moves_nothing},
-    "broken read": {"read": BROKEN},
-    "short read": {"read": moves_nothing},
-    "corrupted byte": {"read": reads_another_byte},
-}
 
 
 def make_net() -> nn.Sequential:
@@ -79,18 +65,6 @@ def batches(count: int = STEPS) -> list[tuple[Tensor, Tensor]]:
         )
         for _ in range(count)
     ]
-
-
-def bits(trainer: Trainer) -> list[Tensor]:
-    """Parameters, statistics and the optimizer's state."""
-    state = trainer.optimizer.state_dict()["state"]
-    kept = [each for _, held in sorted(state.items()) for each in held.values()]
-    tensors = [*trainer.net.state_dict().values(), *kept]
-    return [each.clone() for each in tensors if isinstance(each, Tensor)]
-
-
-def alike(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def losses(trainer: Trainer, given: list[tuple[Tensor, Tensor]], **options: Any) -> list[float]:

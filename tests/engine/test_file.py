@@ -10,14 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.faulty_file import (
-    BROKEN,
-    FULL,
-    FaultyFile,
-    moves_nothing,
-    reads_another_byte,
-)
-from tests.support.running import LEARNING_RATE, MOMENTUM, random_batches
+from tests.support.faulty_file import FAILURES, FaultyFile
+from tests.support.running import LEARNING_RATE, MOMENTUM, alike, bits, random_batches
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.engine.control import make_control, write_control
 from tvdnn.errors import FileError, HostMemoryError, InputError
@@ -37,14 +31,6 @@ pytestmark = pytest.mark.usefixtures("units_of_one")
 
 BATCH, SHAPE, CLASSES, STEPS = 8, (3, 16, 16), 5, 3
 SGD_OF_TEST = SGD(LEARNING_RATE, momentum=MOMENTUM)
-FAILURES = {
-    "full": {"write": FULL},
-    "broken write": {"write": BROKEN},
-    "short write": {"write": moves_nothing},
-    "broken read": {"read": BROKEN},
-    "short read": {"read": moves_nothing},
-    "corrupted byte": {"read": reads_another_byte},
-}
 
 
 def make_net() -> nn.Sequential:
@@ -68,18 +54,6 @@ def with_file(file: object, **options: Any) -> Trainer:
 
 def batches(count: int = STEPS) -> list[tuple[Tensor, Tensor]]:
     return random_batches(count, (BATCH, *SHAPE), CLASSES, 1)
-
-
-def bits(trainer: Trainer) -> list[Tensor]:
-    """Parameters, statistics and the optimizer's state."""
-    state = trainer.optimizer.state_dict()["state"]
-    kept = [each for _, held in sorted(state.items()) for each in held.values()]
-    tensors = [*trainer.net.state_dict().values(), *kept]
-    return [each.clone() for each in tensors if isinstance(each, Tensor)]
-
-
-def alike(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 @pytest.mark.parametrize("optimizer", [SGD_OF_TEST, AdamW(1e-3)], ids=["sgd", "adamw"])

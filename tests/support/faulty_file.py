@@ -2,8 +2,9 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from tvdnn.runtime.section_file import PAGE, SectionFile
 
@@ -74,3 +75,12 @@ def reads_another_byte(file: FaultyFile, view: memoryview, offset: int) -> int:
 
 FULL = fails_with(errno.ENOSPC)
 BROKEN = fails_with(errno.EIO)
+# By name, what a read or a write does instead, each of which ends a step without updates.
+FAILURES: Final[Mapping[str, Mapping[str, Callable[[FaultyFile, memoryview, int], int]]]] = {
+    "full": {"write": FULL},
+    "broken write": {"write": BROKEN},
+    "short write": {"write": moves_nothing},
+    "broken read": {"read": BROKEN},
+    "short read": {"read": moves_nothing},
+    "corrupted byte": {"read": reads_another_byte},
+}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tvdnn.engine import Trainer
 from tvdnn.engine.control import make_control, write_control
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.runtime.arena import Arena
@@ -97,6 +98,18 @@ def train(
         losses.append(runner.outputs("loss")[0][1][0].clone())
         touched = touched or _high_water(arena.bytes)
     return Outcome(tuple(losses), (*detached.values(), *buffers.values()), touched)
+
+
+def bits(trainer: Trainer) -> list[Tensor]:
+    """Parameters, statistics and the optimizer's state."""
+    state = trainer.optimizer.state_dict()["state"]
+    kept = [each for _, held in sorted(state.items()) for each in held.values()]
+    tensors = [*trainer.net.state_dict().values(), *kept]
+    return [each.clone() for each in tensors if isinstance(each, Tensor)]
+
+
+def alike(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def _high_water(memory: Tensor) -> int:
