@@ -78,7 +78,10 @@ def _at_parts(key: str) -> tuple[str, ...]:
 
 
 def _equal(entry: Entry) -> str:
-    return {True: "yes", False: "NO"}.get(entry.values.get("equal"), NONE)
+    equal = entry.values.get("equal")
+    if equal is False and entry.values.get("lossy"):
+        return "rounded"
+    return {True: "yes", False: "NO"}.get(equal, NONE)
 
 
 def _tuned_sizes(entry: Entry) -> str:

@@ -45,6 +45,11 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "compare_resnet3840_tf32": [
         f"steps compare --net resnet3840 --batch 16 --dtype tf32 {OURS} 12"
     ],
+    "largest_h100": [
+        f"steps compare --net resnet50 --batch 1536 --dtype tf32 --steps 8 {OURS} 12",
+        f"steps compare --net resnet2500 --batch 16 --dtype tf32 --steps 11 {OURS} 12",
+        f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 60 {OURS} 24",
+    ],
     "gist_fp32": ["steps gist --dtype fp32"],
     "gist_tf32": ["steps gist --dtype tf32"],
     "superneurons_tf32": ["steps superneurons --dtype tf32"],
