@@ -2,11 +2,8 @@
 
 -0.0 and NaN are values. Decoding gives the same bits back, wherever each block's values lie.
 
-A code has a head and a tail, both bytes. The head holds 32 words of bits for each block, the place
-of each block's first value, and up to its capacity of packed values. A lane loads 16 bytes of
-values at once: a block is [loads, LANES, values of a load]. Columns are the values of a load, one
-load after the other. Values of two bytes come in the order 0, 2, 1, 3 of each four, in which one
-word counts them with few operations. Bit i of word j of a block is that of lane j in column i.
+A code has a head and a tail, both bytes. The head holds a word of bits for each lane of a block
+(pairs.py), the place of each block's first value, and up to its capacity of packed values.
 """
 
 from typing import Final, NamedTuple
@@ -17,124 +14,122 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.cost import Cost, costing, moved
+from ..language.shared_memory import address, get_halves, get_words, put_halves, put_words
 from .compaction import (
     ALIGNED_NBYTES,
-    BLOCK,
-    GROUPS,
-    LANES,
-    LOW,
     appended,
-    bits_of,
-    counts_of,
+    copy_in,
+    copy_out,
     gather_packed,
     in_blocks,
-    is_counted,
     load_packed,
-    num_blocks,
-    places_of,
-    raw_mask,
-    raw_offsets,
+    packing_settings,
+    room_of,
     scatter_packed,
-    sizes_of,
     store_packed,
 )
+from .pairs import (
+    BLOCK,
+    BLOCKS,
+    LANES,
+    PAIRS,
+    THREADS,
+    TILE,
+    bits_of,
+    blocks_exist,
+    flags_of,
+    halves_of_pairs,
+    in_order,
+    load_raw,
+    num_blocks,
+    num_tiles,
+    out_of_order,
+    pairs_of_halves,
+    pairs_of_words,
+    ranks_of,
+    raw_of,
+    store_raw,
+    total_of,
+    words_of_pairs,
+)
 
-LOAD_NBYTES: Final = 16  # of a lane
-APPENDED: Final = 2  # blocks that a program appends at once; 1 where values are loaded singly
-# Registers of a thread. 64 MiB of bfloat16 take 47.7 us, with 166 of them 52.1 (H100, 2026-11-25).
-ENCODE_REGISTERS: Final = 128
 BLOCK_NBYTES: Final = (LANES.value + 1) * 4  # bits of a block, and its place
-SPREAD: Final = tl.constexpr(0x00204081)  # a product with it has 4 bits at the low bits of 4 bytes
-GATHERED: Final = tl.constexpr(0x10204080)  # a product has the low bits of 4 bytes in its highest 4
-
-
-@triton.jit
-def _in_columns(x) -> tl.tensor:
-    """Values [BLOCK / V, V] as [GROUPS, 4, LANES]."""
-    V: tl.constexpr = x.shape[1]
-    if V == 8:
-        columns = x.reshape(BLOCK // V // LANES, LANES, 2, 2, 2).permute(0, 2, 4, 3, 1)
-    else:
-        columns = x.reshape(BLOCK // V // LANES, LANES, V).permute(0, 2, 1)
-    return columns.reshape(GROUPS, 4, LANES)
-
-
-@triton.jit
-def _out_of_columns(values, V: tl.constexpr) -> tl.tensor:
-    """Values [BLOCK] in the order of columns as [BLOCK / V, V]."""
-    if V == 8:
-        x = values.reshape(BLOCK // V // LANES, 2, 2, 2, LANES).permute(0, 4, 1, 3, 2)
-    else:
-        x = values.reshape(BLOCK // V // LANES, V, LANES).permute(0, 2, 1)
-    return x.reshape(BLOCK // V, V)
-
-
-@triton.jit
-def _counts_of_pairs(values) -> tl.tensor:
-    """`counts_of` for int16 values, two at a time, in two thirds of the operations.
-
-    A sum carries into the highest bit of each half of a word where another bit is set.
-    """
-    halves = values.to(tl.uint16, bitcast=True).to(tl.uint32).reshape(GROUPS, 2, 2, LANES)
-    shifts = tl.arange(0, 2).to(tl.uint32)
-    pairs = tl.sum(halves << (16 * shifts)[None, :, None, None], 1)
-    marked = (((pairs & 0x7FFF7FFF) + 0x7FFF7FFF) | pairs) >> 15
-    return tl.sum((marked & 0x00010001) << (8 * shifts)[None, :, None], 1)
-
-
-@triton.jit
-def _nibble_shifts() -> tl.tensor:
-    """Shifts to each group's four bits in a word of a block: uint32 [GROUPS, 1]."""
-    return (4 * tl.arange(0, GROUPS)).to(tl.uint32)[:, None]
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])
 def _encode_kernel(
     raw_ptr, words_ptr, starts_ptr, values_ptr, tail_ptr, count_ptr, numel, capacity,
-    V: tl.constexpr, WHOLE: tl.constexpr, BLOCKS: tl.constexpr,
+    V: tl.constexpr, WHOLE: tl.constexpr, STAGED: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
-    """A program appends BLOCKS blocks at once, as atomics are slow.
-
-    For 64 MiB of bfloat16, 32,768 of them add 14 us to 43 (H100, 2026-11-25).
-    """
-    start = tl.program_id(0).to(tl.int64) * BLOCKS
-    held, size = (), 0
-    for k in tl.static_range(BLOCKS):
-        block = start + k
-        mask = raw_mask(block, numel, V, WHOLE)
-        values = _in_columns(tl.load(raw_ptr + raw_offsets(block, V), mask=mask, other=0))
-        counts = _counts_of_pairs(values) if V == 8 else counts_of(values)
-        words = tl.sum(((counts * GATHERED) >> 28) << _nibble_shifts(), 0)
-        words_ptrs = words_ptr + block * LANES + tl.arange(0, LANES)
-        tl.store(words_ptrs, words.to(tl.int32, bitcast=True), mask=block * BLOCK < numel)
-        sizes = sizes_of(counts)
-        held = held + ((values, counts, sizes, size),)  # noqa: RUF005 (no stars in Triton)
-        size += tl.sum(sizes, 0)
-    first = tl.atomic_add(count_ptr, size, sem="relaxed")
-    end = first + size
-    for k in tl.static_range(BLOCKS):
-        values, counts, sizes, before = held[k]
-        tl.store(starts_ptr + start + k, first + before, mask=(start + k) * BLOCK < numel)
-        places, present = places_of(counts, sizes, first + before), is_counted(counts)
-        values = values.reshape(BLOCK)
-        store_packed(values_ptr, tail_ptr, places, values, present, capacity, end, numel)
+    tile = tl.program_id(0).to(tl.int64)
+    words = load_raw(raw_ptr, tile, numel, V, WHOLE)
+    if V == 8:
+        pairs, bits = pairs_of_halves(words)
+    else:
+        low, high, bits = pairs_of_words(words)
+    threads, blocks = tl.arange(0, THREADS), tl.arange(0, BLOCKS)
+    exist = tile * TILE + threads // LANES * BLOCK < numel
+    ptrs = words_ptr + tile * THREADS + threads
+    tl.store(ptrs, bits.to(tl.int32, bitcast=True), mask=exist)
+    ranks, sizes, begins = ranks_of(bits)
+    total = total_of(sizes)
+    first = tl.atomic_add(count_ptr, total, sem="relaxed")
+    tl.store(starts_ptr + tile * BLOCKS + blocks, first + begins, mask=blocks_exist(tile, numel))
+    has_low, has_high = flags_of(bits), flags_of(bits >> 16)
+    if STAGED:
+        SIZE: tl.constexpr = 16 // V
+        base, shift = address(ROOM), first & (4 // SIZE - 1)
+        at = base + (shift + ranks) * SIZE
+        if V == 8:
+            put_halves(at, pairs, has_low, has_high)
+        else:
+            put_words(at, low, high, has_low, has_high)
+        tl.debug_barrier()
+        copy_out(base, shift, values_ptr, tail_ptr, first, total, capacity, numel, SIZE)
+    else:
+        if V == 8:
+            low, high = pairs.to(tl.int16), (pairs >> 16).to(tl.int16)
+        end, places = first + total, first + ranks
+        store_packed(values_ptr, tail_ptr, places, low, has_low != 0, capacity, end, numel)
+        places += (has_low != 0).to(tl.int32)
+        store_packed(values_ptr, tail_ptr, places, high, has_high != 0, capacity, end, numel)
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])
 def _decode_kernel(
     words_ptr, starts_ptr, values_ptr, tail_ptr, raw_ptr, numel, capacity,
-    V: tl.constexpr, WHOLE: tl.constexpr,
+    V: tl.constexpr, WHOLE: tl.constexpr, STAGED: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0).to(tl.int64)
-    words = tl.load(words_ptr + block * LANES + tl.arange(0, LANES)).to(tl.uint32, bitcast=True)
-    first = tl.load(starts_ptr + block)
-    counts = (((words[None, :] >> _nibble_shifts()) & 0xF) * SPREAD) & LOW
-    sizes = sizes_of(counts)
-    places = places_of(counts, sizes, first)
-    present, end = is_counted(counts), first + tl.sum(sizes, 0)
-    values = load_packed(values_ptr, tail_ptr, places, present, capacity, end, numel)
-    mask = raw_mask(block, numel, V, WHOLE)
-    tl.store(raw_ptr + raw_offsets(block, V), _out_of_columns(values, V), mask=mask)
+    tile = tl.program_id(0).to(tl.int64)
+    threads = tl.arange(0, THREADS)
+    exist = tile * TILE + threads // LANES * BLOCK < numel
+    bits = tl.load(words_ptr + tile * THREADS + threads, mask=exist, other=0)
+    bits = bits.to(tl.uint32, bitcast=True)
+    first = tl.load(starts_ptr + tile * BLOCKS)
+    ranks, sizes, _ = ranks_of(bits)
+    total, has_low, has_high = total_of(sizes), flags_of(bits), flags_of(bits >> 16)
+    if STAGED:
+        SIZE: tl.constexpr = 16 // V
+        base = address(ROOM)
+        shift = copy_in(base, values_ptr, tail_ptr, first, total, capacity, numel, SIZE)
+        tl.debug_barrier()
+        at = base + (shift + ranks) * SIZE
+        if V == 8:
+            words = halves_of_pairs(get_halves(at, has_low, has_high))
+        else:
+            low, high = get_words(at, has_low, has_high)
+            words = words_of_pairs(low, high)
+    else:
+        end, places = first + total, first + ranks
+        low = load_packed(values_ptr, tail_ptr, places, has_low != 0, capacity, end, numel)
+        places += (has_low != 0).to(tl.int32)
+        high = load_packed(values_ptr, tail_ptr, places, has_high != 0, capacity, end, numel)
+        if V == 8:
+            pairs = low.to(tl.uint16, bitcast=True).to(tl.int32) | (high.to(tl.int32) << 16)
+            words = halves_of_pairs(pairs)
+        else:
+            words = words_of_pairs(low, high)
+    store_raw(raw_ptr, words, tile, numel, V, WHOLE)
 
 
 class BitmapParts(NamedTuple):
@@ -164,11 +159,6 @@ def _parts(head: Tensor, tail: Tensor, raw: Tensor) -> BitmapParts:
     return BitmapParts(words, starts, packed, spilled)
 
 
-def _settings(raw: Tensor) -> dict[str, int | bool]:
-    lane = LOAD_NBYTES // raw.element_size()
-    return {"V": lane, "WHOLE": raw.numel() % lane == 0, "num_warps": 1}
-
-
 def _cost(raw: Tensor, head: Tensor) -> Cost:
     """Both are read or written once. The tail is touched by what the head has no room for."""
     return Cost(0.0, moved(raw, head))
@@ -183,12 +173,10 @@ def bitmap_encode(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> Non
     """
     if raw.numel() == 0:
         return
-    parts, settings = _parts(head, tail, raw), _settings(raw)
-    whole = settings["WHOLE"]
-    appended_at_once, registers = (APPENDED, ENCODE_REGISTERS) if whole else (1, None)
-    _encode_kernel[(triton.cdiv(parts.starts.numel(), appended_at_once),)](
-        bits_of(raw), *parts, count, raw.numel(), parts.values.numel(),
-        **settings, BLOCKS=appended_at_once, maxnreg=registers,
+    parts = _parts(head, tail, raw)
+    _encode_kernel[(num_tiles(raw.numel()),)](
+        raw_of(raw), *parts, count, raw.numel(), parts.values.numel(),
+        **packing_settings(raw), ROOM=room_of("values", raw.element_size()),
     )  # fmt: skip
 
 
@@ -198,45 +186,38 @@ def bitmap_decode(head: Tensor, tail: Tensor, raw: Tensor) -> None:
     if raw.numel() == 0:
         return
     parts = _parts(head, tail, raw)
-    _decode_kernel[(parts.starts.numel(),)](
-        *parts, bits_of(raw), raw.numel(), parts.values.numel(), **_settings(raw)
-    )
+    _decode_kernel[(num_tiles(raw.numel()),)](
+        *parts, raw_of(raw), raw.numel(), parts.values.numel(),
+        **packing_settings(raw), ROOM=room_of("values", raw.element_size()),
+    )  # fmt: skip
 
 
-def _columns(blocks: Tensor) -> Tensor:
-    """Places within a block, int64 [BLOCK], of the values in the order of columns."""
-    lane = LOAD_NBYTES // blocks.element_size()
-    places = torch.arange(BLOCK.value, device=blocks.device).view(-1, LANES.value, lane // 4, 4)
-    if lane == 8:
-        places = places[..., [0, 2, 1, 3]]
-    return places.permute(0, 2, 3, 1).flatten()
+def _bit_of_pairs(like: Tensor) -> Tensor:
+    """The bit of a word that is that of each value of a pair: int64 [PAIRS, 1, 2]."""
+    pairs = torch.arange(PAIRS.value, device=like.device)
+    return torch.stack((pairs, pairs + PAIRS.value), 1)[:, None]
 
 
 def encode_in_order(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor, order: Tensor) -> None:
-    """`bitmap_encode` in torch, whose blocks append in this order."""
-    parts, blocks = _parts(head, tail, raw), in_blocks(bits_of(raw))
-    values = blocks[:, _columns(blocks)]
-    present = values != 0
-    columns = torch.arange(BLOCK.value // LANES.value, device=raw.device)[:, None]
-    words = (present.view(-1, len(columns), LANES.value).long() << columns).sum(1)
-    parts.words.copy_(words.flatten().to(torch.int32))
+    """`bitmap_encode` in torch, whose tiles append in this order."""
+    parts, values = _parts(head, tail, raw), in_order(in_blocks(bits_of(raw)))
+    present, blocks = values != 0, num_blocks(raw.numel())
+    bits = present[:blocks].view(-1, PAIRS.value, LANES.value, 2).long() << _bit_of_pairs(raw)
+    parts.words.copy_(bits.sum((1, 3)).flatten().to(torch.int32))
     starts, places = appended(present, count, order)
-    parts.starts.copy_(starts)
+    parts.starts.copy_(starts[:blocks])
     scatter_packed(values, present, places, parts.values, parts.tail)
 
 
 def bitmap_encode_reference(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> None:
-    encode_in_order(
-        raw, head, tail, count, torch.arange(num_blocks(raw.numel()), device=raw.device)
-    )
+    order = torch.arange(num_tiles(raw.numel()), device=raw.device)
+    encode_in_order(raw, head, tail, count, order)
 
 
 def bitmap_decode_reference(head: Tensor, tail: Tensor, raw: Tensor) -> None:
     parts, bits = _parts(head, tail, raw), bits_of(raw)
-    columns = torch.arange(BLOCK.value // LANES.value, device=raw.device)[:, None]
-    present = (parts.words.long().view(-1, 1, LANES.value) >> columns & 1).flatten(1) != 0
+    words = parts.words.long().view(-1, 1, LANES.value, 1)
+    present = (words >> _bit_of_pairs(raw) & 1).view(-1, BLOCK.value) != 0
     places = parts.starts.long()[:, None] + present.cumsum(1) - 1
     values = gather_packed(present, places, parts.values, parts.tail)
-    blocks = torch.empty_like(values)
-    blocks[:, _columns(blocks)] = values
-    bits.copy_(blocks.flatten()[: bits.numel()])
+    bits.copy_(out_of_order(values).flatten()[: bits.numel()])

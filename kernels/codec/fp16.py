@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..language.elementwise import block_at, launch
+from ..language.elementwise import block_at, launch, load_block, store_block
 from ..language.rounding import NAN
 
 LARGEST: Final = tl.constexpr(65504.0)
@@ -24,26 +24,19 @@ HALF_MAGNITUDE: Final = tl.constexpr(0x7FFF)  # bits of a half but the sign
 def _encode_kernel(raw_ptr, coded_ptr, numel, BLOCK: tl.constexpr):
     start, offs, mask, is_whole = block_at(numel, BLOCK)
     raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
-    x = tl.load(raw) if is_whole else tl.load(raw, mask=mask, other=0.0)
+    x = load_block(raw, mask, is_whole, "")
     halves = tl.clamp(x, -LARGEST, LARGEST).to(tl.float16).to(tl.int16, bitcast=True)
-    codes = tl.where(x == x, halves, HALF_NAN).to(tl.int16)
-    if is_whole:
-        tl.store(coded, codes)
-    else:
-        tl.store(coded, codes, mask=mask)
+    store_block(coded, tl.where(x == x, halves, HALF_NAN).to(tl.int16), mask, is_whole)
 
 
 @triton.jit(do_not_specialize=["numel"])
 def _decode_kernel(coded_ptr, raw_ptr, numel, BLOCK: tl.constexpr):
     start, offs, mask, is_whole = block_at(numel, BLOCK)
     raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
-    codes = tl.load(coded) if is_whole else tl.load(coded, mask=mask, other=0)
+    codes = load_block(coded, mask, is_whole, "")
     values = codes.to(tl.float16, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
     bits = tl.where((codes & HALF_MAGNITUDE) > HALF_INFINITE, NAN, values)
-    if is_whole:
-        tl.store(raw, bits)
-    else:
-        tl.store(raw, bits, mask=mask)
+    store_block(raw, bits, mask, is_whole)
 
 
 def fp16_encode(raw: Tensor, coded: Tensor) -> None:

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..language.elementwise import block_at, launch
+from ..language.device import capability
+from ..language.elementwise import block_at, launch, load_block, store_block
 from .small_floats import (
     bits_of,
     narrow_bits,
@@ -24,35 +25,38 @@ from .small_floats import (
 
 E: Final = tl.constexpr(4)  # bits of exponent
 M: Final = tl.constexpr(3)  # bits of mantissa
+# The least capability whose GPUs have an instruction that rounds to this format, with the largest
+# value for what is too large. 64 MiB of bfloat16 take 38.4 us by it, and 45.3 without (H100,
+# 2026-11-26).
+CONVERTS: Final = (8, 9)
+STORE_NBYTES: Final = tl.constexpr(8)  # of a thread, which loads 16 bytes of bfloat16
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _encode_kernel(raw_ptr, coded_ptr, numel, BLOCK: tl.constexpr):
+def _encode_kernel(raw_ptr, coded_ptr, numel, HARDWARE: tl.constexpr, BLOCK: tl.constexpr):
     start, offs, mask, is_whole = block_at(numel, BLOCK)
-    raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
-    bits = tl.load(raw) if is_whole else tl.load(raw, mask=mask, other=0)
-    codes = small_codes(wide_bits(bits), E, M).to(tl.uint8)
-    if is_whole:
-        tl.store(coded, codes)
+    bits = load_block(raw_ptr + start + offs, mask, is_whole, "evict_first")
+    if HARDWARE:
+        wide = wide_bits(bits).to(tl.float32, bitcast=True)
+        codes = wide.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     else:
-        tl.store(coded, codes, mask=mask)
+        codes = small_codes(wide_bits(bits), E, M).to(tl.uint8)
+    stores = tl.max_contiguous(offs, STORE_NBYTES)
+    store_block(coded_ptr + start + stores, codes, mask, is_whole)
 
 
 @triton.jit(do_not_specialize=["numel"])
 def _decode_kernel(coded_ptr, raw_ptr, numel, BLOCK: tl.constexpr):
     start, offs, mask, is_whole = block_at(numel, BLOCK)
-    raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
-    codes = tl.load(coded) if is_whole else tl.load(coded, mask=mask, other=0)
+    codes = load_block(coded_ptr + start + offs, mask, is_whole, "")
     bits = narrow_bits(small_bits(codes.to(tl.int32), E, M), raw_ptr.dtype.element_ty)
-    if is_whole:
-        tl.store(raw, bits)
-    else:
-        tl.store(raw, bits, mask=mask)
+    store_block(raw_ptr + start + offs, bits, mask, is_whole)
 
 
 def fp8_encode(raw: Tensor, coded: Tensor) -> None:
     """Encode a contiguous map of float32 or bfloat16 as uint8, a byte a value."""
-    launch(_encode_kernel, bits_of(raw), coded.view(-1))
+    hardware = capability() >= CONVERTS
+    launch(_encode_kernel, bits_of(raw), coded.view(-1), HARDWARE=hardware)
 
 
 def fp8_decode(coded: Tensor, raw: Tensor) -> None:

@@ -2,8 +2,9 @@
 
 A format has a sign, E bits of exponent with a bias of 2^(E - 1) - 1, and M bits of mantissa.
 Rounding is to the nearest, ties to even. Small values become subnormal or zero and keep their sign.
-The code of all ones is NaN, and no code is infinite: infinities and what is too large become the
-largest value. Decoding gives every NaN the bits of NAN, and so keeps the facts of the values.
+NaN has the code of all ones behind a sign of 0, and no code is infinite: infinities and what is too
+large become the largest value. Decoding gives every NaN the bits of NAN, and so keeps the facts of
+the values.
 """
 
 from typing import Final
@@ -43,8 +44,8 @@ def small_codes(bits, E: tl.constexpr, M: tl.constexpr) -> tl.tensor:
     unit = tl.full((1,), UNIT, tl.int32).to(tl.float32, bitcast=True)
     small = (near.to(tl.float32, bitcast=True) + unit).to(tl.int32, bitcast=True) - UNIT
     codes = tl.where(near < NORMAL, small, normal)
-    codes = tl.where(magnitude > INFINITE, ONES, codes)
-    return codes | ((bits >> 31) & (ONES + 1))
+    codes |= (bits >> 31) & (ONES + 1)
+    return tl.where(magnitude > INFINITE, ONES, codes)
 
 
 @triton.jit
@@ -78,8 +79,8 @@ def small_codes_reference(raw: Tensor, exponent: int, mantissa: int) -> Tensor:
     places[values == 0] = least
     steps = torch.ldexp(values.abs(), mantissa - places).round()
     codes = (steps + (places - least) * (1 << mantissa)).clamp(max=ones - 1)
-    codes = torch.where(values.isnan(), ones, codes).long()
-    return codes | values.signbit().long() << (exponent + mantissa)
+    codes = codes.long() | values.signbit().long() << (exponent + mantissa)
+    return torch.where(values.isnan(), ones, codes)
 
 
 def small_bits_reference(codes: Tensor, exponent: int, mantissa: int) -> Tensor:

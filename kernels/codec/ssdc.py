@@ -4,9 +4,8 @@ The values whose bits are not all zero are packed row by row, each with its colu
 and NaN are values. Decoding gives the same bits back, wherever each block's values lie.
 
 A code has a head and a tail, both bytes. The head holds the place of each block's first value,
-where each row ends within its block, and up to its capacity of packed values and columns. A block
-is four rows. A column of `compaction` is 32 adjacent values. The tail holds its values, then their
-columns.
+where each row ends within its block, and up to its capacity of packed values and columns. A row is
+a group of a block (pairs.py). The tail holds its values, then their columns.
 """
 
 from typing import Final, NamedTuple
@@ -17,81 +16,172 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.cost import Cost, costing, moved
+from ..language.shared_memory import (
+    address,
+    get_fours,
+    put,
+    put_bytes,
+    put_halves,
+    put_words,
+    put_zeros,
+    room,
+)
 from .compaction import (
     ALIGNED_NBYTES,
-    BLOCK,
-    GROUPS,
-    LANES,
     appended,
-    bits_of,
-    counts_of,
+    copy_out,
     gather_packed,
     in_blocks,
-    is_counted,
     load_packed,
-    num_blocks,
-    places_of,
-    raw_mask,
-    raw_offsets,
+    packing_settings,
+    room_of,
     scatter_packed,
-    sizes_of,
     store_packed,
+)
+from .pairs import (
+    BLOCK,
+    BLOCKS,
+    GROUPS,
+    LANES,
+    PAIRS,
+    THREADS,
+    bits_of,
+    blocks_exist,
+    flags_of,
+    in_order,
+    load_raw,
+    num_blocks,
+    num_tiles,
+    pairs_of_halves,
+    pairs_of_words,
+    ranks_of,
+    raw_of,
+    total_of,
 )
 
 ROW: Final = tl.constexpr(256)  # values
-ROWS: Final = tl.constexpr(4)  # of a block
+ROWS: Final = tl.constexpr(4)  # of a block, its groups
 STEP: Final = tl.constexpr(256)  # packed values that a program decodes at once
+DECODING_WARPS: Final = 2  # of a program, which decodes a block
+ENCODE_REGISTERS: Final = {2: 64, 4: None}  # of a thread, by bytes of a value
 BLOCK_NBYTES: Final = 4 + 2 * ROWS.value  # place of a block, and ends of its rows
+
+
+@triton.jit
+def _columns(V: tl.constexpr) -> tl.tensor:
+    """Columns in their rows of the low values of pairs: int32 [PAIRS * THREADS]."""
+    A_LOAD: tl.constexpr = V // 2
+    place = tl.arange(0, PAIRS * THREADS)
+    pair, lane = place // THREADS % GROUPS, place % LANES
+    return (pair // A_LOAD * LANES + lane) * V + pair % A_LOAD * 2
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])
 def _encode_kernel(
     raw_ptr, starts_ptr, ends_ptr, values_ptr, indices_ptr, tail_ptr, tail_indices_ptr, count_ptr,
-    numel, capacity,
+    numel, capacity, V: tl.constexpr, WHOLE: tl.constexpr, STAGED: tl.constexpr,
+    ROOM: tl.constexpr, INDEX_ROOM: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0).to(tl.int64)
-    offs = tl.max_contiguous(tl.arange(0, BLOCK), 1)  # a lane loads one value of a column at once
-    mask = offs < tl.minimum(numel - block * BLOCK, BLOCK).to(tl.int32)
-    values = tl.load(raw_ptr + block * BLOCK + offs, mask=mask, other=0)
-    counts = counts_of(values.reshape(GROUPS, 4, LANES))
-    sizes = sizes_of(counts)
-    ends = tl.cumsum(tl.sum(sizes.reshape(ROWS, GROUPS // ROWS), 1), 0)
-    tl.store(ends_ptr + block * ROWS + tl.arange(0, ROWS), ends.to(tl.int16))
-    size = tl.sum(sizes, 0)
-    first = tl.atomic_add(count_ptr, size, sem="relaxed")
-    tl.store(starts_ptr + block, first)
-    places = places_of(counts, sizes, first)
-    present, end = is_counted(counts), first + size
-    indices = (offs % ROW).to(tl.uint8)
-    store_packed(values_ptr, tail_ptr, places, values, present, capacity, end, numel)
-    store_packed(indices_ptr, tail_indices_ptr, places, indices, present, capacity, end, numel)
+    tile = tl.program_id(0).to(tl.int64)
+    words = load_raw(raw_ptr, tile, numel, V, WHOLE)
+    if V == 8:
+        pairs, bits = pairs_of_halves(words)
+    else:
+        low, high, bits = pairs_of_words(words)
+    ranks, sizes, begins = ranks_of(bits)
+    blocks, exist = tile * BLOCKS + tl.arange(0, BLOCKS), blocks_exist(tile, numel)
+    ptrs = ends_ptr + blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
+    tl.store(ptrs, tl.cumsum(sizes, 0).to(tl.int16), mask=exist[None, :])
+    total = total_of(sizes)
+    first = tl.atomic_add(count_ptr, total, sem="relaxed")
+    tl.store(starts_ptr + blocks, first + begins, mask=exist)
+    has_low, has_high, columns = flags_of(bits), flags_of(bits >> 16), _columns(V)
+    if STAGED:
+        SIZE: tl.constexpr = 16 // V
+        base, shift = address(ROOM), first & (4 // SIZE - 1)
+        indices = address(INDEX_ROOM)
+        # The columns begin behind the values, at any byte of a word.
+        index_shift = ((indices_ptr + first).to(tl.int64) & 3).to(tl.int32)
+        at = base + (shift + ranks) * SIZE
+        if V == 8:
+            put_halves(at, pairs, has_low, has_high)
+        else:
+            put_words(at, low, high, has_low, has_high)
+        put_bytes(indices + (index_shift + ranks), columns, has_low, has_high)
+        tl.debug_barrier()
+        copy_out(base, shift, values_ptr, tail_ptr, first, total, capacity, numel, SIZE)
+        copy_out(
+            indices, index_shift, indices_ptr, tail_indices_ptr, first, total, capacity, numel, 1
+        )
+    else:
+        if V == 8:
+            low, high = pairs.to(tl.int16), (pairs >> 16).to(tl.int16)
+        end, places, next_columns = first + total, first + ranks, columns + 1
+        store_packed(values_ptr, tail_ptr, places, low, has_low != 0, capacity, end, numel)
+        store_packed(
+            indices_ptr, tail_indices_ptr, places, columns.to(tl.uint8), has_low != 0,
+            capacity, end, numel,
+        )  # fmt: skip
+        places += (has_low != 0).to(tl.int32)
+        store_packed(values_ptr, tail_ptr, places, high, has_high != 0, capacity, end, numel)
+        store_packed(
+            indices_ptr, tail_indices_ptr, places, next_columns.to(tl.uint8), has_high != 0,
+            capacity, end, numel,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])
 def _decode_kernel(
     starts_ptr, ends_ptr, values_ptr, indices_ptr, tail_ptr, tail_indices_ptr, raw_ptr,
-    numel, capacity, V: tl.constexpr, WHOLE: tl.constexpr,
+    numel, capacity, V: tl.constexpr, WHOLE: tl.constexpr, STAGED: tl.constexpr,
+    ROOM: tl.constexpr,
 ):  # fmt: skip
-    """A program sets its block to zero and then stores its values."""
+    """A program puts zeros in the place of a block, then the values among them."""
+    SIZE: tl.constexpr = 16 // V
     block = tl.program_id(0).to(tl.int64)
-    zeros = tl.zeros((BLOCK // V, V), raw_ptr.dtype.element_ty)
-    exists = raw_mask(block, numel, V, WHOLE)
-    tl.store(raw_ptr + raw_offsets(block, V), zeros, mask=exists)
+    left = tl.minimum(numel - block * BLOCK, BLOCK).to(tl.int32)
+    loads, words, values = tl.arange(0, BLOCK // V), tl.arange(0, 4), tl.arange(0, V)
+    offs = loads[:, None] * V + values[None, :]
+    if STAGED:
+        base = address(ROOM)
+        put_zeros(base + loads * 16)
+    else:
+        zeros = tl.zeros((BLOCK // V, V), raw_ptr.dtype.element_ty)
+        tl.store(raw_ptr + block * BLOCK + offs, zeros, mask=offs < left)
     first = tl.load(starts_ptr + block)
-    end_0 = tl.load(ends_ptr + block * ROWS)
-    end_1 = tl.load(ends_ptr + block * ROWS + 1)
-    end_2 = tl.load(ends_ptr + block * ROWS + 2)
-    size = tl.load(ends_ptr + block * ROWS + 3).to(tl.int32)
-    tl.debug_barrier()  # another thread may store the value where this one stored zero
+    ends_ptr += block * ROWS
+    end_0, end_1, end_2 = tl.load(ends_ptr), tl.load(ends_ptr + 1), tl.load(ends_ptr + 2)
+    size = tl.load(ends_ptr + 3).to(tl.int32)
+    tl.debug_barrier()  # another thread may put a value where this one put zeros
+    end = first + size
+    fits = (first >= 0) & (end <= tl.minimum(capacity, numel))
     for step in range(0, size, STEP):
-        offs = step + tl.arange(0, STEP)
-        mask, places, end = offs < size, first + offs, first + size
-        row = (offs >= end_0).to(tl.int32) + (offs >= end_1).to(tl.int32)
-        row += (offs >= end_2).to(tl.int32)
-        values = load_packed(values_ptr, tail_ptr, places, mask, capacity, end, numel)
-        columns = load_packed(indices_ptr, tail_indices_ptr, places, mask, capacity, end, numel)
-        target = block * BLOCK + (row * ROW + columns.to(tl.int32))
-        tl.store(raw_ptr + target, values, mask=mask & (target < numel))
+        slots = step + tl.arange(0, STEP)
+        mask, places = slots < size, first + slots
+        row = (slots >= end_0).to(tl.int32) + (slots >= end_1).to(tl.int32)
+        row += (slots >= end_2).to(tl.int32)
+        if fits:
+            packed = tl.load(values_ptr + places, mask=mask, other=0)
+            columns = tl.load(indices_ptr + places, mask=mask, other=0)
+        else:
+            packed = load_packed(values_ptr, tail_ptr, places, mask, capacity, end, numel)
+            columns = load_packed(indices_ptr, tail_indices_ptr, places, mask, capacity, end, numel)
+        target = row * ROW + columns.to(tl.int32)
+        if STAGED:
+            put(base + target * SIZE, packed.to(tl.int32), mask.to(tl.int32), SIZE)
+        else:
+            tl.store(raw_ptr + block * BLOCK + target, packed, mask=mask & (target < left))
+    if STAGED:
+        tl.debug_barrier()
+        found = get_fours(base + loads * 16)
+        if WHOLE:
+            ptrs = raw_ptr + block * (BLOCK // V * 4) + (loads[:, None] * 4 + words[None, :])
+            tl.store(ptrs, found, mask=(loads * V < left)[:, None])
+        elif V == 4:
+            tl.store(raw_ptr + block * BLOCK + offs, found, mask=offs < left)
+        else:
+            halves = tl.join(found, found >> 16).to(tl.int16).reshape(BLOCK // V, V)
+            tl.store(raw_ptr + block * BLOCK + offs, halves, mask=offs < left)
 
 
 class RowParts(NamedTuple):
@@ -144,10 +234,12 @@ def ssdc_encode(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> None:
     """
     if raw.numel() == 0:
         return
-    parts = _parts(head, tail, raw)
-    _encode_kernel[(parts.starts.numel(),)](
-        bits_of(raw), *parts, count, raw.numel(), parts.values.numel(), num_warps=1
-    )
+    parts, itemsize = _parts(head, tail, raw), raw.element_size()
+    _encode_kernel[(num_tiles(raw.numel()),)](
+        raw_of(raw), *parts, count, raw.numel(), parts.values.numel(),
+        **packing_settings(raw), ROOM=room_of("values", itemsize), INDEX_ROOM=room_of("indices", 1),
+        maxnreg=ENCODE_REGISTERS[itemsize],
+    )  # fmt: skip
 
 
 @costing(lambda head, tail, raw: _cost(raw, head))
@@ -155,28 +247,31 @@ def ssdc_decode(head: Tensor, tail: Tensor, raw: Tensor) -> None:
     """Decode what `ssdc_encode` made of a section of the same size."""
     if raw.numel() == 0:
         return
-    parts, lane = _parts(head, tail, raw), 16 // raw.element_size()
+    parts = _parts(head, tail, raw)
+    settings = packing_settings(raw) | {"num_warps": DECODING_WARPS}
     _decode_kernel[(parts.starts.numel(),)](
-        *parts, bits_of(raw), raw.numel(), parts.values.numel(),
-        V=lane, WHOLE=raw.numel() % lane == 0, num_warps=1,
+        *parts, raw_of(raw) if settings["STAGED"] else bits_of(raw),
+        raw.numel(), parts.values.numel(),
+        **settings, ROOM=room("block", BLOCK.value * raw.element_size()),
     )  # fmt: skip
 
 
 def encode_in_order(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor, order: Tensor) -> None:
-    """`ssdc_encode` in torch, whose blocks append in this order."""
-    parts, values = _parts(head, tail, raw), in_blocks(bits_of(raw))
-    present = values != 0
-    ends = present.view(-1, ROWS.value, ROW.value).sum(2).cumsum(1)
+    """`ssdc_encode` in torch, whose tiles append in this order."""
+    parts, values = _parts(head, tail, raw), in_order(in_blocks(bits_of(raw)))
+    present, blocks = values != 0, num_blocks(raw.numel())
+    ends = present[:blocks].view(-1, ROWS.value, ROW.value).sum(2).cumsum(1)
     parts.ends.copy_(ends.flatten())
     starts, places = appended(present, count, order)
-    parts.starts.copy_(starts)
+    parts.starts.copy_(starts[:blocks])
     scatter_packed(values, present, places, parts.values, parts.tail)
-    indices = torch.arange(BLOCK.value, device=raw.device).expand_as(values) % ROW.value
+    columns = torch.arange(BLOCK.value, device=raw.device, dtype=bits_of(raw).dtype) % ROW.value
+    indices = in_order(columns[None]).expand_as(values)
     scatter_packed(indices, present, places, parts.indices, parts.tail_indices)
 
 
 def ssdc_encode_reference(raw: Tensor, head: Tensor, tail: Tensor, count: Tensor) -> None:
-    order = torch.arange(num_blocks(raw.numel()), device=raw.device)
+    order = torch.arange(num_tiles(raw.numel()), device=raw.device)
     encode_in_order(raw, head, tail, count, order)
 
 

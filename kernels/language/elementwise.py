@@ -28,26 +28,40 @@ def block_at(numel, BLOCK: tl.constexpr) -> tl.tuple:
 
 
 @triton.jit
-def load_values(ptrs, mask, is_whole) -> tl.tensor:
-    """The values at the pointers in float32, 0 outside `mask`.
+def load_block(ptrs, mask, is_whole, EVICTION: tl.constexpr) -> tl.tensor:
+    """What lies at the pointers, 0 outside `mask`.
 
     A whole block is loaded without the mask, 16 bytes at a time.
     """
-    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
-    return values.to(tl.float32)
+    if is_whole:
+        values = tl.load(ptrs, eviction_policy=EVICTION)
+    else:
+        values = tl.load(ptrs, mask=mask, other=0, eviction_policy=EVICTION)
+    return values
 
 
 @triton.jit
-def store_values(ptrs, values, mask, is_whole, PRECISION: tl.constexpr) -> None:
-    """Store float32 values, rounded as products of `PRECISION` read them.
+def store_block(ptrs, values, mask, is_whole) -> None:
+    """Store at the pointers inside `mask`.
 
     A whole block is stored without the mask, 16 bytes at a time.
     """
-    values = stored(values, ptrs.dtype.element_ty, PRECISION)
     if is_whole:
         tl.store(ptrs, values)
     else:
         tl.store(ptrs, values, mask=mask)
+
+
+@triton.jit
+def load_values(ptrs, mask, is_whole) -> tl.tensor:
+    """The values at the pointers in float32, 0 outside `mask`."""
+    return load_block(ptrs, mask, is_whole, "").to(tl.float32)
+
+
+@triton.jit
+def store_values(ptrs, values, mask, is_whole, PRECISION: tl.constexpr) -> None:
+    """Store float32 values, rounded as products of `PRECISION` read them."""
+    store_block(ptrs, stored(values, ptrs.dtype.element_ty, PRECISION), mask, is_whole)
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """A section that is coded by programs in any order, and 1,000 times under random delays.
 
-Blocks append to a code in the order in which their programs reach its cursor.
+Tiles append to a code in the order in which their programs reach its cursor.
 """
 
 import random
@@ -12,10 +12,10 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder
 
 from tests.kernels.codec.test_packed import Codec, codecs, drawn, dtypes
-from tvdnn.kernels.codec.compaction import BLOCK, bits_of
+from tvdnn.kernels.codec.pairs import TILE, bits_of
 
 DECODES = 1000
-NUMEL = (1 << 18) + 40  # values; the programs of 257 blocks fit the GPU at once
+NUMEL = (1 << 18) + 40  # values; the programs of 65 tiles fit the GPU at once
 MOST_PROGRAMS = 4096  # that run beside a codec's
 MOST_TURNS = 2000  # of each; about 10 us
 MOST_CYCLES = 20_000  # that a launch is held back, about 10 us
@@ -87,7 +87,7 @@ def test_a_section_comes_back_whatever_order_programs_run_in(
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    raw = drawn(9 * BLOCK.value + 40, dtype, generator)
+    raw = drawn(9 * TILE.value + 40, dtype, generator)
     capacity = int(bits_of(raw).count_nonzero()) - 700
     code, in_order = (codec.room(raw, capacity) for _ in range(2))
     codec.call("encode", raw, *in_order)

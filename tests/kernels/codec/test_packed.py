@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tvdnn.kernels.codec import bitmap, ssdc
-from tvdnn.kernels.codec.compaction import BLOCK, bits_of, num_blocks
+from tvdnn.kernels.codec.pairs import TILE, bits_of, num_tiles
 
 SPECIAL = [0, -(1 << 31), 1, 0x7F800000, -0x800000, 0x7FC00000, 0x7F800001, -1, 0x00800000]
-SIZES = [1, 7, 1000, 1024, 2049, 3 * 1024 + 8]
+SIZES = [1, 7, 1000, 4096, 8197, 3 * 4096 + 8]
 LARGE = 1 << 24  # values that a GPU codes at once
 
 
@@ -87,12 +87,12 @@ def test_every_capacity_keeps_every_value(
 @codecs
 @dtypes
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_append_in_any_order(
+def test_tiles_append_in_any_order(
     seed: int, dtype: torch.dtype, codec: Codec, generator: torch.Generator
 ) -> None:
-    raw = drawn(6 * BLOCK.value + 40, dtype, generator)
+    raw = drawn(6 * TILE.value + 40, dtype, generator)
     capacity = int(bits_of(raw).count_nonzero()) - 999
-    order = torch.randperm(num_blocks(raw.numel()), generator=generator, device=generator.device)
+    order = torch.randperm(num_tiles(raw.numel()), generator=generator, device=generator.device)
     code, in_order = (codec.room(raw, capacity) for _ in range(2))
     encode: Callable[..., None] = codec.module.encode_in_order
     encode(raw, *code, order.roll(seed))
