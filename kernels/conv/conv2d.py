@@ -19,6 +19,7 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
+from ..codec.sign_bits import passes_reference
 from ..language.channel_ranges import split_even_odd
 from ..language.cost import costing
 from ..language.rounding import stored_reference
@@ -92,8 +93,9 @@ def conv2d_grad_input(
     packed [C, R, S, K/g] is that of `pack_weight_grad_input`. The gradient is a convolution of dy
     spread out by the stride. With `bias`, float32 [C], it is the output of a transposed
     convolution, which may have rows and columns that no window reaches. Where `mask`, the output of
-    a ReLU with the shape and type of dx, is not above zero, dx is 0. `sums`, if given, get those of
-    `sum_cells` of dx. `out_precision` is that of `conv2d`.
+    a ReLU with the shape and type of dx, is not above zero, dx is 0. Sign bits of that output,
+    uint8 [N, H, W, C / 8], mask as well. `sums`, if given, get those of `sum_cells` of dx.
+    `out_precision` is that of `conv2d`.
     """
     if dx.numel() == 0:
         return
@@ -287,7 +289,8 @@ def conv2d_grad_input_reference(
             wide = result if bias is None else result.float() + bias
             out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
     if mask is not None:
-        dx.masked_fill_(mask <= 0, 0.0)
+        passing = passes_reference(mask) if mask.dtype == torch.uint8 else ~(mask <= 0)
+        dx.masked_fill_(~passing, 0.0)
     if sums is not None:
         sum_cells_reference(dx, sums)
 

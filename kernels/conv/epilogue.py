@@ -6,6 +6,7 @@ Values are rounded where separate ops would round them. Fused and separate ops h
 import triton
 import triton.language as tl
 
+from ..codec.sign_bits import passes
 from ..language.rounding import stored
 from .batch_stats import inside_box, pixels_inside
 
@@ -44,18 +45,20 @@ def packed_codes(tap, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def store_sums(
-    acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
+    acc, bias_ptr, mask, mask_strides, y_desc, codes_ptr, moments_ptr,
     n, h, w, k, num_samples, height, width, out_c,
-    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, BITS: tl.constexpr, RELU: tl.constexpr,
+    POOL: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Finish the sums acc [BLOCK_K, pixels] of the box at (n, h, w) and store them.
 
     They are stored in PARTS, 1, 2 or 4, boxes of y_desc's shape one after the other, which saves
-    shared memory. With POOL the maxima of windows 2x2 are stored in one box; height and width count
-    only rows and columns in windows. `moments_ptr`, if given, gets the moments of each stored box.
+    shared memory. The mask is a descriptor of a map, or with BITS a pointer to words of sign bits,
+    whose samples, rows and columns lie `mask_strides` words apart. With POOL the maxima of windows
+    2x2 are stored in one box; height and width count only rows and columns in windows.
+    `moments_ptr`, if given, gets the moments of each stored box.
     """
     if HAS_BIAS:
         offs_k = k + tl.arange(0, BLOCK_K)
@@ -73,29 +76,30 @@ def store_sums(
         )  # fmt: skip
     elif PARTS == 1:
         _store_part(
-            y_desc, mask_desc, moments_ptr, acc, n, h, w, k, num_samples, height, width, out_c,
-            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+            y_desc, mask, mask_strides, moments_ptr, acc,
+            n, h, w, k, num_samples, height, width, out_c,
+            HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
     elif PARTS == 2:
         low, high = _halves(acc)
         _store_halves(
-            y_desc, mask_desc, moments_ptr, low, high,
+            y_desc, mask, mask_strides, moments_ptr, low, high,
             n, h, w, k, num_samples, height, width, out_c,
-            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+            HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
     else:
         low, high = _halves(acc)
         first, second = _halves(low)
         third, fourth = _halves(high)
         _store_halves(
-            y_desc, mask_desc, moments_ptr, first, second,
+            y_desc, mask, mask_strides, moments_ptr, first, second,
             n, h, w, k, num_samples, height, width, out_c,
-            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+            HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
         _store_halves(
-            y_desc, mask_desc, moments_ptr, third, fourth,
+            y_desc, mask, mask_strides, moments_ptr, third, fourth,
             n, h, w, k, num_samples, height, width, out_c,
-            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, third.shape[1] + fourth.shape[1],
+            HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, third.shape[1] + fourth.shape[1],
         )  # fmt: skip
 
 
@@ -107,25 +111,25 @@ def _halves(acc):
 
 @triton.jit
 def _store_halves(
-    y_desc, mask_desc, moments_ptr, low, high, n, h, w, k, num_samples, height, width, out_c,
-    HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    y_desc, mask, strides, moments_ptr, low, high, n, h, w, k, num_samples, height, width, out_c,
+    HAS_MASK: tl.constexpr, BITS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
     """Store two adjacent parts, the first of them from pixel START on."""
     _store_part(
-        y_desc, mask_desc, moments_ptr, low, n, h, w, k, num_samples, height, width, out_c,
-        HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START,
+        y_desc, mask, strides, moments_ptr, low, n, h, w, k, num_samples, height, width, out_c,
+        HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, START,
     )  # fmt: skip
     _store_part(
-        y_desc, mask_desc, moments_ptr, high, n, h, w, k, num_samples, height, width, out_c,
-        HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START + low.shape[1],
+        y_desc, mask, strides, moments_ptr, high, n, h, w, k, num_samples, height, width, out_c,
+        HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, START + low.shape[1],
     )  # fmt: skip
 
 
 @triton.jit
 def _store_part(
-    y_desc, mask_desc, moments_ptr, part, n, h, w, k, num_samples, height, width, out_c,
-    HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    y_desc, mask, strides, moments_ptr, part, n, h, w, k, num_samples, height, width, out_c,
+    HAS_MASK: tl.constexpr, BITS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
     """Store the part [channels, pixels] that starts with pixel START of the box at (n, h, w)."""
@@ -133,8 +137,14 @@ def _store_part(
     h += START // BLOCK_W % BLOCK_H
     w += START % BLOCK_W
     y = part.T.reshape(y_desc.block_shape)
-    if HAS_MASK:
-        y = where_positive(mask_desc.load([n, h, w, k]), y)
+    if HAS_MASK and BITS:
+        bits = _bits_of_box(
+            mask, strides, n, h, w, k, num_samples, height, width, out_c,
+            y_desc.block_shape[0], y_desc.block_shape[1], y_desc.block_shape[2], part.shape[0],
+        )  # fmt: skip
+        y = tl.where(passes(bits).reshape(y_desc.block_shape), y, 0.0)
+    elif HAS_MASK:
+        y = where_positive(mask.load([n, h, w, k]), y)
     y_desc.store([n, h, w, k], stored(y, y_desc.dtype, PRECISION))
     if moments_ptr is not None:
         _store_moments(
@@ -142,6 +152,22 @@ def _store_part(
             n, h, w, k, num_samples, height, width, out_c,
             y_desc.block_shape[0], y_desc.block_shape[1], y_desc.block_shape[2],
         )  # fmt: skip
+
+
+@triton.jit
+def _bits_of_box(
+    words_ptr, strides, n, h, w, k, num_samples, height, width, out_c,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The words [pixels, words] of sign bits of the box at (n, h, w), from channel k on."""
+    A_WORD: tl.constexpr = words_ptr.dtype.element_ty.primitive_bitwidth
+    pixel = tl.arange(0, BLOCK_N * BLOCK_H * BLOCK_W)
+    offs = (n + pixel // (BLOCK_H * BLOCK_W)).to(tl.int64) * strides[0]
+    offs += (h + pixel // BLOCK_W % BLOCK_H) * strides[1] + (w + pixel % BLOCK_W) * strides[2]
+    inside = inside_box(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)
+    words = k // A_WORD + tl.arange(0, BLOCK_K // A_WORD)
+    mask = inside[:, None] & (words < out_c // A_WORD)[None, :]
+    return tl.load(words_ptr + offs[:, None] + words[None, :], mask=mask, other=0)
 
 
 @triton.jit

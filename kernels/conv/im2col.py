@@ -64,7 +64,8 @@ def conv_im2col_kernel(
         weight = tl.load(packed_ptrs + offs_e[None, :], mask=mask, other=0.0)
         acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
     store_sums(
-        acc, bias_ptr, None, y_desc, codes_ptr, moments_ptr,
+        acc, bias_ptr, None, None, y_desc, codes_ptr, moments_ptr,
         n, h, w, k, num_samples, height, width, out_c,
-        HAS_BIAS, False, RELU, POOL, OUT_PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
+        HAS_BIAS, False, False, RELU, POOL, OUT_PRECISION,
+        BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
     )  # fmt: skip

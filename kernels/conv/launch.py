@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..codec.sign_bits import words_of
 from ..language.channel_ranges import is_range, pitch_of
 from ..language.device import num_sms
 from ..language.gluon import swizzled
@@ -43,13 +44,35 @@ class Epilogue:
     """What is done with the sums before they are stored."""
 
     bias: Tensor | None = None
-    mask: Tensor | None = None  # the output is 0 where the mask is not above zero
+    # The output is 0 where the mask, a map or its sign bits, is not above zero.
+    mask: Tensor | None = None
     relu: bool = False
     codes: Tensor | None = None  # argmax codes of windows 2x2, whose maxima are stored
     sums: Tensor | None = None  # sums of the cells of the stored map
     moments: Tensor | None = None  # moments of `cells` of the stored map
     cells: MomentCells | None = None
     out_precision: str = "ieee"  # precision of the products that read a float32 output
+
+    @property
+    def bits(self) -> bool:
+        """Whether sign bits are the mask."""
+        return self.mask is not None and self.mask.dtype == torch.uint8
+
+    def mask_in(self, block: list[int], *, gluon: bool) -> Any:
+        """The mask for kernels that store such blocks: words of sign bits, or a descriptor."""
+        if self.mask is None or self.bits:
+            return None if self.mask is None else self._words()
+        if gluon:
+            return swizzled(self.mask, block)
+        return TensorDescriptor.from_tensor(self.mask, block)
+
+    def mask_strides(self) -> tuple[int, ...]:
+        """Words of sign bits from a sample, a row and a column to the next; 0 for other masks."""
+        return self._words().stride()[:3] if self.bits else (0, 0, 0)
+
+    def _words(self) -> Tensor:
+        assert self.mask is not None
+        return words_of(self.mask, 8 * self.mask.shape[3])
 
     def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
         """The moments if the boxes that a kernel stores are the cells, else None."""
@@ -174,11 +197,11 @@ def launch_specialized(
         swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
         swizzled(weights.rows, [tile.out_channels, tile.in_channels]),
         epilogue.bias,
-        None if epilogue.mask is None else swizzled(epilogue.mask, stored),
+        epilogue.mask_in(stored, gluon=True),
         swizzled(y, stored),
         epilogue.codes, epilogue.sums, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
-        *taps.padding, *taps.dilation, *weights.strides,
+        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
         R=taps.size[0], S=taps.size[1], **_flags(epilogue),
         ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
         CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
@@ -195,10 +218,10 @@ def _launch_plain_box(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str, *,
     flat: bool,
 ) -> bool:  # fmt: skip
-    mask, pooled = epilogue.mask, epilogue.codes is not None
+    pooled = epilogue.codes is not None
     tile = configured(
         "box",
-        box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled),
+        box_tile(taps, x.dtype, masked=epilogue.mask is not None, pooled=pooled),
         lambda: _facts(y, taps, epilogue, flat=flat) | {"precision": precision},
     )
     num_samples, height, width = _summed_sides(y, epilogue)
@@ -210,11 +233,11 @@ def _launch_plain_box(
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(weights.rows, [tile.out_channels, tile.in_channels]),
         epilogue.bias,
-        None if mask is None else TensorDescriptor.from_tensor(mask, stored),
+        epilogue.mask_in(stored, gluon=False),
         TensorDescriptor.from_tensor(y, stored),
         epilogue.codes, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels,
-        *taps.padding, *taps.dilation, *weights.strides,
+        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
         R=taps.size[0], S=taps.size[1], **_flags(epilogue),
         PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
@@ -292,6 +315,7 @@ def _flags(epilogue: Epilogue) -> dict[str, bool]:
     return {
         "HAS_BIAS": epilogue.bias is not None,
         "HAS_MASK": epilogue.mask is not None,
+        "BITS": epilogue.bits,
         "RELU": epilogue.relu,
         "POOL": epilogue.codes is not None,
     }

@@ -75,8 +75,9 @@ def conv_kernel(
     x_pitch, mask_pitch, y_pitch,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    FLATTEN: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, BITS: tl.constexpr, RELU: tl.constexpr,
+    POOL: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    OUT_PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
@@ -170,7 +171,12 @@ def conv_kernel(
         tl.store(y_ptrs, y, mask=mask)
         if HAS_MASK:
             # y is read back: with a masked accumulator ptxas serializes the products (triton 3.6).
-            mask_ptrs = mask_ptr + pixel[:, None] * mask_pitch + offs_k[None, :]
             y = tl.load(y_ptrs, mask=mask, other=0.0)
-            y = where_positive(tl.load(mask_ptrs, mask=mask, other=0.0), y)
+            mask_ptrs = mask_ptr + pixel[:, None] * mask_pitch
+            if BITS:
+                signs = tl.load(mask_ptrs + (offs_k // 8)[None, :], mask=mask, other=0)
+                y = tl.where((signs >> (offs_k % 8)[None, :]) & 1 != 0, y, 0.0)
+            else:
+                positive = tl.load(mask_ptrs + offs_k[None, :], mask=mask, other=0.0)
+                y = where_positive(positive, y)
             tl.store(y_ptrs, y, mask=mask)

@@ -15,10 +15,12 @@ SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "di
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
-    x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
+    x_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
+    mask_n, mask_h, mask_w,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
-    RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    BITS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
+    OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
@@ -50,8 +52,8 @@ def conv_box_kernel(
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         store_sums(
-            acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
+            acc, bias_ptr, mask, (mask_n, mask_h, mask_w), y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c,
-            HAS_BIAS, HAS_MASK, RELU, POOL, OUT_PRECISION,
+            HAS_BIAS, HAS_MASK, BITS, RELU, POOL, OUT_PRECISION,
             BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
         )  # fmt: skip

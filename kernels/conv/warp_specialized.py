@@ -23,6 +23,7 @@ from ..language.gluon import (
 from ..language.hopper import barriers, buffers, rounded, sum_of_ring
 from .warp_specialized_epilogue import (
     fetch_mask,
+    masked_by_bits,
     max_of_windows,
     store_codes,
     store_moments,
@@ -172,11 +173,11 @@ def _sum_rows(
 
 @gluon.jit
 def _compute(
-    bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
-    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, out_c, steps,
-    TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
-    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+    bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
+    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, out_c, steps,
+    TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, LOADS_MASK: gl.constexpr,
+    BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
+    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
     """Compute and store every second tile from tile TURN on."""
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
@@ -191,7 +192,7 @@ def _compute(
     first = gl.program_id(0) + TURN * gl.num_programs(0)
     for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        fetch_mask(mask_desc, y_buf, masked, [n, h, w, k], HAS_MASK)
+        fetch_mask(mask, y_buf, masked, [n, h, w, k], LOADS_MASK)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
@@ -212,6 +213,8 @@ def _compute(
             acc = gl.where(acc <= 0, 0.0, acc)
         if ROUND:
             acc = rounded(acc)
+        if BITS:
+            acc = masked_by_bits(acc, mask, mask_places, [n, h, w, k], out_c, BLOCK)
         if POOL:
             acc, tap = max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
             h = h // 2
@@ -221,20 +224,20 @@ def _compute(
             upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
             place = [n, h, w, k]
             store_tile(
-                upper, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
-                place, sides, out_c, HAS_MASK, CELL,
+                upper, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, LOADS_MASK, CELL,
             )  # fmt: skip
             place = [n, h + STORED[1], w, k]
-            fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
+            fetch_mask(mask, y_buf, masked, place, LOADS_MASK)
             store_tile(
-                lower, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
-                place, sides, out_c, HAS_MASK, CELL,
+                lower, mask, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
+                place, sides, out_c, LOADS_MASK, CELL,
             )  # fmt: skip
         else:
             place = [n, h, w, k]
             store_tile(
-                acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
-                place, sides, out_c, HAS_MASK, CELL,
+                acc, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, LOADS_MASK, CELL,
             )  # fmt: skip
             mask_phase ^= 1
         if MOMENTS:
@@ -253,11 +256,12 @@ def _rows(x_desc, COUNT: gl.constexpr):
 
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
-    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr,
+    x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
+    mask_n, mask_h, mask_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
-    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+    BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
+    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -291,22 +295,24 @@ def conv_specialized_kernel(
         x_bufs = buffers(x_desc, STAGES)
         packed_full = full
         packed_empty = empty
-    masked = barriers(2, 1) if HAS_MASK else turns
+    LOADS_MASK: gl.constexpr = HAS_MASK and not BITS
+    masked = barriers(2, 1) if LOADS_MASK else turns
+    mask_places = (num_samples, height, width, mask_n, mask_h, mask_w)
     packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
     y_bufs = buffers(y_desc, 2)
     gl.warp_specialize(
         [
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
+                bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
-                tiles, sides, out_c, steps,
-                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+                tiles, sides, mask_places, out_c, steps,
+                0, BLOCK, HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
             )),
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
+                bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
-                tiles, sides, out_c, steps,
-                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+                tiles, sides, mask_places, out_c, steps,
+                1, BLOCK, HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
             )),
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,

@@ -14,6 +14,35 @@ def fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr) -> None:
 
 
 @gluon.jit
+def masked_by_bits(acc, words_ptr, places, place, out_c, BLOCK: gl.constexpr) -> gl.tensor:
+    """acc [channels, pixels] of the box at `place` where its sign bits are set, else 0.
+
+    `places` are the sides of the maps, and the words from a sample, a row and a column to the next.
+    """
+    num_samples, height, width, step_n, step_h, step_w = places
+    n, h, w, k = place
+    A_WORD: gl.constexpr = words_ptr.dtype.element_ty.primitive_bitwidth
+    PIXELS: gl.constexpr = acc.shape[1]
+    members = acc.reshape([BLOCK[3] // A_WORD, A_WORD, PIXELS])
+    AT: gl.constexpr = gl.SliceLayout(1, members.type.layout)
+    pixel = gl.arange(0, PIXELS, gl.SliceLayout(0, AT))
+    sample = n + pixel // (BLOCK[1] * BLOCK[2])
+    row = h + pixel // BLOCK[2] % BLOCK[1]
+    column = w + pixel % BLOCK[2]
+    word = k // A_WORD + gl.arange(0, BLOCK[3] // A_WORD, gl.SliceLayout(1, AT))
+    offs = sample.to(gl.int64) * step_n + (row * step_h + column * step_w)
+    inside = (sample < num_samples) & (row < height) & (column < width)
+    mask = gl.expand_dims(word < out_c // A_WORD, 1) & gl.expand_dims(inside, 0)
+    words = gl.load(
+        words_ptr + (gl.expand_dims(offs, 0) + gl.expand_dims(word, 1)), mask=mask, other=0
+    )
+    PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, members.type.layout))
+    bit = gl.expand_dims(gl.expand_dims(gl.arange(0, A_WORD, PLACE), 0), 2)
+    passing = (gl.expand_dims(words, 1) >> bit) & 1
+    return gl.where(passing != 0, members, gl.zeros_like(members)).reshape(acc.shape)
+
+
+@gluon.jit
 def store_tile(
     acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
     HAS_MASK: gl.constexpr, CELL: gl.constexpr,

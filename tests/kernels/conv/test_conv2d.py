@@ -17,6 +17,7 @@ from tests.kernels.numerics import (
     randn,
     rms_error,
 )
+from tvdnn.kernels.codec.sign_bits import packed_signs_reference
 from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv import tiles as conv_tiles
 from tvdnn.kernels.conv.grad_bias import sum_cells_reference
@@ -101,17 +102,25 @@ def test_fused_relu_is_separate_relu(
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "box, stride 2", "grouped 1x1"])
 def test_fused_mask_is_separate_mask(
     name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
+    """A map masks, and its sign bits mask alike. NaN lets pass."""
     layer = make(SHAPES[name], dtype, generator)
     mask = layer.x.relu()
+    mask.view(-1)[::13] = torch.nan
     launch, packed = getattr(conv, "conv2d_grad_input" + suffix), layer.packed_grad(dtype)
     separate, fused = poisoned_like(layer.x), poisoned_like(layer.x)
     launch(layer.dy, packed, separate, **layer.shape.settings)
+    expected = separate.masked_fill(mask <= 0, 0)
     launch(layer.dy, packed, fused, mask=mask, **layer.shape.settings)
-    assert torch.equal(fused, separate.masked_fill(mask <= 0, 0))
+    assert torch.equal(fused, expected)
+    if mask.shape[3] % 8 == 0:
+        fused.fill_(torch.nan)
+        bits = packed_signs_reference(mask)
+        launch(layer.dy, packed, fused, mask=bits, **layer.shape.settings)
+        assert torch.equal(fused, expected)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
@@ -130,6 +139,10 @@ def test_sums_of_cells_are_those_of_what_is_stored(
         sum_cells_reference(plain, expected)
         assert torch.equal(dx, plain)
         assert torch.equal(sums, expected)
+        if dx.shape[3] % 8 == 0:
+            bits, by_bits = packed_signs_reference(layer.x), poisoned_like(sums)
+            launch(layer.dy, packed, dx, mask=bits, sums=by_bits, **layer.shape.settings)
+            assert torch.equal(by_bits, expected)
 
 
 def pooled(y: Tensor) -> tuple[Tensor, Tensor]:
