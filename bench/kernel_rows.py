@@ -16,7 +16,7 @@ SETS = {
     "fused": "VGG-16's convolutions, fused, N = 256",
     "linear": "VGG-16's linear layers, N = 256",
     "elementwise": "Elementwise, over 100 MB",
-    "codecs": "Codecs, on sections of 2^25 values",
+    "codecs": "Codecs, on sections of maps of 256 MiB",
 }
 
 

@@ -52,11 +52,15 @@ class Launch:
     peer: Peer | None = None
     before: tuple[Call, ...] = ()  # make operands, and are no part of the work
     scratch: tuple[Tensor, ...] = ()  # one call leaves them to another; their bytes cost nothing
+    streams: bool = False  # the calls move more bytes than the L2 cache holds, each once
 
     @property
     def costs(self) -> list[Cost]:
-        """The cost of each call, without the bytes of scratch."""
-        return [self._cost(call) for call in self.calls]
+        """The cost of each call, without the bytes of scratch; of calls that stream, one sum."""
+        costs = [self._cost(call) for call in self.calls]
+        if not self.streams:
+            return costs
+        return [Cost(*(sum(parts) for parts in zip(*costs, strict=True)))]
 
     def _cost(self, call: Call) -> Cost:
         free = [each for each in self.scratch if any(each is given for given in call.operands)]
@@ -89,11 +93,6 @@ def per_sample(
         lambda: compute(*(tensor[few].double() for tensor in inputs)),
         first_samples,
     )
-
-
-def beside_copy(raw: Tensor, result: Callable[[], Tensor]) -> Peer:
-    """torch's copy of a section `raw`, beside a codec: `result` decodes what that left."""
-    return Peer(result, raw.clone, raw.double)
 
 
 def first_samples(result: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-SECTION: Final = (32, 1 << 20)  # of a map, 2^25 values, which a codec codes
 VGG16_MAP: Final = (256, 224, 224, 64)  # the largest
 ALEXNET_MAP: Final = (1024, 55, 55, 64)
 FC6: Final = (4096, 25088)  # VGG-16's largest weight

@@ -37,6 +37,15 @@ def make_net() -> nn.Module:
     return NETWORKS["residual"].network()
 
 
+def masked_convolutions() -> nn.Module:
+    """Convolutions of which all but the first mask their data gradients, one behind a pooling."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 40, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(40, 64, 3, 2, 1), nn.ReLU(), nn.Conv2d(64, 8, 1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32, CLASSES),
+    )  # fmt: skip
+
+
 def graph_of(
     net: nn.Module, *, fuse: bool = True, dtype: str = "bf16", shape: tuple[int, ...] = SHAPE
 ) -> Graph:
@@ -180,8 +189,12 @@ def empty(buffer: Any, device: torch.device) -> Tensor:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "tf32"])
 @pytest.mark.parametrize(
     ("net", "shape"),
-    [(make_net, SHAPE), (batch_norm.residual, batch_norm.SHAPE)],
-    ids=["bottlenecks", "residual"],
+    [
+        (make_net, SHAPE),
+        (batch_norm.residual, batch_norm.SHAPE),
+        (masked_convolutions, (3, 8, 8)),
+    ],
+    ids=["bottlenecks", "residual", "convolutions"],
 )
 def test_launches_have_the_same_bits_by_either_form(
     net: Any, shape: tuple[int, ...], dtype: str, kernels: str, generator: torch.Generator

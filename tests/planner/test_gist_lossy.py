@@ -153,15 +153,18 @@ def test_a_sign_that_has_no_bits_keeps_its_map_exact() -> None:
     assert found["conv2d2"] == {FP8, BITS}
 
 
-def test_on_fused_ops_masks_keep_their_maps_exact() -> None:
-    """The gradient of a fused convolution masks by values, and can read no bits."""
+def test_on_fused_ops_masks_read_bits_beside_rounded_maps() -> None:
+    """The gradient of a fused convolution masks by bits. That of a linear layer reads the map."""
     graph = expand(
         vgg(16, (1, 2, 1, 1, 1), 32, 32), Settings("fp32", 32 * KIB, fuse=True, optimizer=SGD())
     )
-    rounded = planned(graph, f"{LOSSY}:fused:{FP8}").plan.rounded
-    signs = {use.buffer for p in graph.passes for use in p.reads if use.need is Need.SIGN}
-    assert rounded
-    assert not rounded & signs
+    schedule = planned(graph, f"{LOSSY}:fused:{FP8}")
+    rounded, found = schedule.plan.rounded, stored(schedule)
+    signs = [use for p in graph.passes for use in p.reads if use.need is Need.SIGN]
+    by_bits = {use.buffer for use in signs if BITS in use.forms}
+    assert len(rounded & by_bits) > 3
+    assert all(found[name] == {FP8, BITS} for name in rounded & by_bits)
+    assert not rounded & {use.buffer for use in signs if BITS not in use.forms}
 
 
 @pytest.mark.parametrize("policy", LOSSLESS)

@@ -121,7 +121,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: Use) -> None:
         total = Use(b.new_total(value))
         b.add_pass(op, "grad_last", (Use(dy), packed, *other), (total,), flops=flops)
         return
-    mask = b.mask_of(value)
+    mask = b.mask_of(value, by_bits=True)
     dx = b.new_grad(value)
     writes = [Use(dx)]
     if mask and value in b.bias_tiles:

@@ -120,7 +120,7 @@ def _grad_bias(b: Builder, op: Op, dy: str) -> None:
 
 def _grad_input(b: Builder, op: Op, dy: str, cast: Use | None) -> None:
     value = op.inputs[0]
-    mask = b.mask_of(value)
+    mask = b.mask_of(value, by_bits=False)
     attrs = {"mask_scale": b.relu_outputs[value]} if mask else {}
     reads = (Use(dy), *mask, *([cast] if cast else []))
     params = ("",) if cast else op.params[:1]

@@ -39,12 +39,15 @@ class Masks(Gradients):
         if op.output in self.masked_gradients and op.inputs[0] in self.relu_outputs:
             self.masked_gradients.add(op.inputs[0])
 
-    def mask_of(self, value: str) -> tuple[Use, ...]:
-        """The mask of the value's gradient by its only reader: the value itself, or none."""
+    def mask_of(self, value: str, *, by_bits: bool) -> tuple[Use, ...]:
+        """The mask of the value's gradient by its only reader: the value itself, or none.
+
+        `by_bits`: the reader's kernel reads sign bits too.
+        """
         if value not in self.relu_outputs or not self.has_one_reader(value):
             return ()
         self.masked_gradients.add(value)
-        return (Use(self.buffer_of[value], need=Need.SIGN),)
+        return (self.signs_of(value) if by_bits else Use(self.buffer_of[value], need=Need.SIGN),)
 
     def add_bias_tile_sums(self, grad: str, cell: int) -> str:
         """A buffer for the sums over the cells of a gradient map, in sections as long as its."""

@@ -22,8 +22,8 @@ def _decode(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
 
 
 COMPILED = at([(1 << 22,), (1001,), (1,)], over(dtype=TYPES))
-ENCODE, DECODE = measured(fp10_encode, fp10_decode, fp10_nbytes)
+ENCODES, DECODES = measured(fp10_encode, fp10_decode, fp10_nbytes)
 CASES = (
-    KernelCase(fp10_encode, _encode, BY_TYPE, COMPILED, [ENCODE]),
-    KernelCase(fp10_decode, _decode, BY_TYPE, COMPILED, [DECODE]),
+    KernelCase(fp10_encode, _encode, BY_TYPE, COMPILED, ENCODES),
+    KernelCase(fp10_decode, _decode, BY_TYPE, COMPILED, DECODES),
 )

@@ -19,8 +19,8 @@ def _decode(o: Operands, size: Shape) -> Launch:
 
 
 COMPILED = at([(1 << 22,), (1001,), (1,)])
-ENCODE, DECODE = measured(fp16_encode, fp16_decode, lambda numel: 2 * numel, typed=False)
+ENCODES, DECODES = measured(fp16_encode, fp16_decode, lambda numel: 2 * numel, typed=False)
 CASES = (
-    KernelCase(fp16_encode, _encode, compiled=COMPILED, measured=[ENCODE]),
-    KernelCase(fp16_decode, _decode, compiled=COMPILED, measured=[DECODE]),
+    KernelCase(fp16_encode, _encode, compiled=COMPILED, measured=ENCODES),
+    KernelCase(fp16_decode, _decode, compiled=COMPILED, measured=DECODES),
 )

@@ -21,8 +21,8 @@ def _decode(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
 
 
 COMPILED = at([(1 << 22,), (1001,), (1,)], over(dtype=TYPES))
-ENCODE, DECODE = measured(fp8_encode, fp8_decode, lambda numel: numel)
+ENCODES, DECODES = measured(fp8_encode, fp8_decode, lambda numel: numel)
 CASES = (
-    KernelCase(fp8_encode, _encode, BY_TYPE, COMPILED, [ENCODE]),
-    KernelCase(fp8_decode, _decode, BY_TYPE, COMPILED, [DECODE]),
+    KernelCase(fp8_encode, _encode, BY_TYPE, COMPILED, ENCODES),
+    KernelCase(fp8_decode, _decode, BY_TYPE, COMPILED, DECODES),
 )
