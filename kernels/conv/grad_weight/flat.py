@@ -42,6 +42,26 @@ def _edge_run(i, start, share, unit, columns, runs, BLOCK_E: tl.constexpr):
     return n, step // runs % columns, step % runs * BLOCK_E
 
 
+@triton.jit
+def _add_edge(
+    acc, dy_desc, x_desc, steps, unit, wrapped, runs, dy_column, x_column, shift_h, k, c,
+    dy_pitch, x_pitch, PRECISION: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add the products of `wrapped` columns, those of dy and those of x from a column on.
+
+    `steps` is what `_edge_steps` returns. The rows of x lie shift_h below those of dy.
+    """
+    start, share, count = steps
+    for i in tl.range(0, count, num_stages=STAGES):
+        n, column, h = _edge_run(i, start, share, unit, wrapped, runs, BLOCK_E)
+        dy_place, x_place = (dy_column + column) * dy_pitch + k, (x_column + column) * x_pitch + c
+        dy = dy_desc.load([n, h, dy_place]).reshape(BLOCK_E, BLOCK_K)
+        x = x_desc.load([n, h + shift_h, x_place]).reshape(BLOCK_E, BLOCK_C)
+        acc = add_products(acc, dy, x, SWAP, PRECISION)
+    return acc
+
+
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_flat_kernel(
     x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums_desc,
@@ -68,14 +88,12 @@ def grad_weight_flat_kernel(
         side = tl.where(shift_w < 0, 1, -1)  # maps by which a wrapped x lies to the right
         edge = tl.where(shift_w < 0, 0, width - wrapped)
         runs = tl.cdiv(height, BLOCK_E)
-        start, share, steps = _edge_steps(split - splits, edges, unit, num_samples, wrapped, runs)
-        for i in tl.range(0, steps, num_stages=STAGES):
-            n, column, h = _edge_run(i, start, share, unit, wrapped, runs, BLOCK_E)
-            column += edge
-            dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
-            x_column = (column + shift_w + side * width) * x_pitch + c
-            x = x_edge_desc.load([n, h + shift_h - side, x_column]).reshape(BLOCK_E, BLOCK_C)
-            acc = add_products(acc, dy, x, SWAP, PRECISION)
+        edge_steps = _edge_steps(split - splits, edges, unit, num_samples, wrapped, runs)
+        acc = _add_edge(
+            acc, dy_edge_desc, x_edge_desc, edge_steps, unit, wrapped, runs,
+            edge, edge + shift_w + side * width, shift_h - side, k, c, dy_pitch, x_pitch,
+            PRECISION, BLOCK_E, BLOCK_K, BLOCK_C, SWAP, STAGES,
+        )  # fmt: skip
         store_sum(sums_desc, -acc, row, k, tap, c, SWAP, BLOCK_K, BLOCK_C)
     else:
         pixels, shift = height * width, shift_h * width + shift_w
@@ -119,20 +137,17 @@ def grad_weight_taps_kernel(
         left_sum = -left_sum
         right_sum = -right_sum
         runs = tl.cdiv(height, BLOCK_E)
-        start, share, steps = _edge_steps(split - splits, edges, unit, num_samples, pad_w, runs)
-        for i in tl.range(0, steps, num_stages=STAGES):
-            n, column, h = _edge_run(i, start, share, unit, pad_w, runs, BLOCK_E)
-            dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
-            x_column = (column - pad_w + width) * x_pitch + c
-            x = x_edge_desc.load([n, h + shift_h - 1, x_column]).reshape(BLOCK_E, BLOCK_C)
-            left_sum = add_products(left_sum, dy, x, SWAP, PRECISION)
-        for i in tl.range(0, steps, num_stages=STAGES):
-            n, column, h = _edge_run(i, start, share, unit, pad_w, runs, BLOCK_E)
-            dy_column = (width - pad_w + column) * dy_pitch + k
-            dy = dy_edge_desc.load([n, h, dy_column]).reshape(BLOCK_E, BLOCK_K)
-            x_column = column * x_pitch + c
-            x = x_edge_desc.load([n, h + shift_h + 1, x_column]).reshape(BLOCK_E, BLOCK_C)
-            right_sum = add_products(right_sum, dy, x, SWAP, PRECISION)
+        edge_steps = _edge_steps(split - splits, edges, unit, num_samples, pad_w, runs)
+        left_sum = _add_edge(
+            left_sum, dy_edge_desc, x_edge_desc, edge_steps, unit, pad_w, runs,
+            0, width - pad_w, shift_h - 1, k, c, dy_pitch, x_pitch,
+            PRECISION, BLOCK_E, BLOCK_K, BLOCK_C, SWAP, STAGES,
+        )  # fmt: skip
+        right_sum = _add_edge(
+            right_sum, dy_edge_desc, x_edge_desc, edge_steps, unit, pad_w, runs,
+            width - pad_w, 0, shift_h + 1, k, c, dy_pitch, x_pitch,
+            PRECISION, BLOCK_E, BLOCK_K, BLOCK_C, SWAP, STAGES,
+        )  # fmt: skip
         store_sum(sums_desc, -left_sum, row, k, 3 * r, c, SWAP, BLOCK_K, BLOCK_C)
         store_sum(sums_desc, mid_sum, row, k, 3 * r + 1, c, SWAP, BLOCK_K, BLOCK_C)
         store_sum(sums_desc, -right_sum, row, k, 3 * r + 2, c, SWAP, BLOCK_K, BLOCK_C)

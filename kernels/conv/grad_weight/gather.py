@@ -16,6 +16,24 @@ SIZES: Final = (
 )  # fmt: skip
 
 
+@triton.jit
+def _columns_of(
+    pid_c, in_c, R: tl.constexpr, S: tl.constexpr, FLATTEN: tl.constexpr, BLOCK_C: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Taps, channels, columns of the gradient [BLOCK_C] and their mask, of a tile's columns."""
+    if FLATTEN:
+        offs_e = pid_c * BLOCK_C + tl.arange(0, BLOCK_C)
+        tap = offs_e // in_c
+        offs_c = offs_e % in_c
+        mask_c = offs_e < R * S * in_c
+    else:
+        tap = pid_c % (R * S)
+        offs_c = pid_c // (R * S) * BLOCK_C + tl.arange(0, BLOCK_C)
+        offs_e = tap * in_c + offs_c
+        mask_c = offs_c < in_c
+    return tap, offs_c, offs_e, mask_c
+
+
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_gather_kernel(
     x_ptr, dy_ptr, partials_ptr, first,
@@ -40,16 +58,7 @@ def grad_weight_gather_kernel(
 
     offs_k = pid_k * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < out_c
-    if FLATTEN:
-        offs_e = pid_c * BLOCK_C + tl.arange(0, BLOCK_C)
-        tap = offs_e // in_c
-        offs_c = offs_e % in_c
-        mask_c = offs_e < R * S * in_c
-    else:
-        tap = pid_c % (R * S)
-        offs_c = pid_c // (R * S) * BLOCK_C + tl.arange(0, BLOCK_C)
-        offs_e = tap * in_c + offs_c
-        mask_c = offs_c < in_c
+    tap, offs_c, offs_e, mask_c = _columns_of(pid_c, in_c, R, S, FLATTEN, BLOCK_C)
     shift_h = tap // S * dil_h - pad_h
     shift_w = tap % S * dil_w - pad_w
     row = (split * groups + channel_group).to(tl.int64) * out_c + offs_k
