@@ -88,12 +88,14 @@ def _max_pool(o: Operands, t: Tensors) -> Launch:
 
 @of_layer
 def _grad_input(
-    o: Operands, t: Tensors, masked: bool = False, cell: int = 0, bias: bool = False
-) -> Launch:
-    """`masked` by the ReLU before, and with the sums of square cells of `cell` rows."""
+    o: Operands, t: Tensors, masked: bool = False, bits: bool = False, cell: int = 0,
+    bias: bool = False,
+) -> Launch:  # fmt: skip
+    """`masked` by the ReLU before, by its sign `bits`, with the sums of cells of `cell` rows."""
     dx, settings = o.out(*t.x.shape, dtype=t.x.dtype), dict[str, Any](t.settings)
     if masked:
-        settings["mask"] = t.rounded_x
+        signs = (*t.x.shape[:3], t.x.shape[3] // 8)
+        settings["mask"] = o.integers(256, *signs, dtype=U8) if bits else t.rounded_x
     if cell:
         side = t.layer.side // cell
         settings["sums"] = o.out(len(dx), side, side, t.layer.in_channels)
@@ -201,11 +203,15 @@ POOLED: Final = (
     _at(LARGE, WIDE),
 )
 MASKED: Final = {"masked": True}
+BY_BITS: Final = {"masked": True, "bits": True}
 TRANSPOSED: Final = Layer(128, 256, 512, 2, 2, pad=0)  # a decoder's windows of 2x2 side by side
 GRADIENTS: Final = (
     _at(BOX, MASKED, HALF),
     _at(LARGE, MASKED, HALF, tuned=True),
     _at(LARGE, MASKED, WIDE),
+    _at(BOX, BY_BITS, HALF),
+    _at(LARGE, BY_BITS, WIDE),
+    _at(Layer(112, 64, 64), BY_BITS, {"cell": 8}, HALF),
     _at(LARGE, MASKED, {"cell": 8}, HALF),
     _at(Layer(28, 512, 512), MASKED, {"cell": 4}, HALF),
     _at(Layer(14, 512, 512), MASKED, {"cell": 2}, HALF),
@@ -213,6 +219,8 @@ GRADIENTS: Final = (
     _at(Layer(112, 64, 64), MASKED, {"cell": 8}, WIDE, wgmma=widens()),
     _at(Layer(14, 3, 64), MASKED, HALF),
     *both(STRIDED, MASKED),
+    _at(STRIDED, BY_BITS, HALF),
+    _at(Layer(14, 24, 64), BY_BITS, WIDE),
     *both(TRANSPOSED, {"bias": True}),
     *both(SPREAD, MASKED),
 )
@@ -252,7 +260,7 @@ CASES = (
     KernelCase(
         conv2d_grad_input,
         _grad_input,
-        {**CHECKED, "masked": MASKED, "cells": {"masked": True, "cell": CELL}},
+        {**CHECKED, "masked": MASKED, "cells": {"masked": True, "cell": CELL}, "bits": BY_BITS},
         GRADIENTS,
         (
             *measured("conv2d_grad_input", "vgg16"),
