@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from bench import cached_copy
 
 FLUSH_NBYTES: Final = 256 << 20  # several times the L2 cache
-SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a round
+SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a round of few launches
 GROUPS: Final = 3  # of steps, timed one behind the other
 MATMUL_SIDE: Final = 8192
 COPIED_NBYTES: Final = 2 << 30
@@ -42,17 +42,18 @@ class Ceilings:
         return max(flops / self.flops_per_s[dtype], nbytes / rate)
 
 
-def in_turns(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
+def in_turns(calls: Mapping[str, Call], rounds: int, *, sleeps: int = 1) -> dict[str, float]:
     """Median seconds of each call over rounds of all of them, each with a cold L2 cache.
 
-    The GPU sleeps while the host queues a round. No launch then waits for the host.
+    The GPU sleeps while the host queues a round, `sleeps` times where calls have many launches. No
+    launch then waits for the host.
     """
     flushed = torch.empty(FLUSH_NBYTES, dtype=torch.uint8, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     for _ in range(rounds):
-        torch.cuda._sleep(SLEEP_CYCLES)
+        torch.cuda._sleep(sleeps * SLEEP_CYCLES)
         spans = {name: _span(call, flushed) for name, call in calls.items()}
         torch.cuda.synchronize()
         for name, (start, end) in spans.items():

@@ -1,10 +1,10 @@
 """Shared memory that kernels address themselves, to move values between threads by computed places.
 
-Triton scatters to global memory alone. Its store of the packed values of 64 MiB takes 16 us of 51,
-by way of shared memory 10 of 45 (bfloat16, H100, 2026-11-26). The operations are PTX, which the
-interpreter does not run: kernels have a path without them. An address counts bytes of shared
-memory. A flag is an integer, set where it is not 0. Between puts and gets of different threads a
-kernel has a barrier.
+Triton scatters to global memory alone. Encoding 64 MiB of bfloat16 as bitmap takes 50 us by stores
+of single values at their places, and 45 us by way of shared memory; as ssdc 82 and 52 us (H100,
+2026-11-26). The operations are PTX, which the interpreter does not run: kernels have a path without
+them. An address counts bytes of shared memory. A flag is an integer, set where it is not 0. Between
+puts and gets of different threads a kernel has a barrier.
 
 A pair of values lies at an address, low before high. A value whose flag is not set takes no room.
 """
@@ -14,8 +14,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+# Predicates of a pair and the address of its first value.
 PAIR: Final = "setp.ne.b32 l, {low}, 0; setp.ne.b32 h, {high}, 0; mov.b32 n, {at};"
-# An address and two predicates.
 NAMES: Final = ".reg .pred l, h; .reg .b32 n;"
 PUT_BYTES: Final = tl.constexpr(
     f"{{ {NAMES} .reg .b32 c; {PAIR.format(at='$1', low='$3', high='$4')} add.u32 c, $2, 1;"

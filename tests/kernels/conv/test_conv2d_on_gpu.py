@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tests.kernels.conv.conv_layers import ON_GPU, Layer, Shape, make
 from tests.kernels.numerics import assert_repeatable, poisoned_like
+from tvdnn.kernels.codec.sign_bits import packed_signs_reference
 from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv import launch as conv_launch
 from tvdnn.kernels.conv.grad_bias import grad_bias_plan
@@ -52,6 +53,9 @@ def outputs_of(layer: Layer) -> list[Tensor]:
     conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
     conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
     conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
+    by_bits, bits = poisoned_like(layer.x), packed_signs_reference(mask)
+    conv.conv2d_grad_input(layer.dy, packed_grad, by_bits, mask=bits, **settings)
+    assert torch.equal(by_bits, masked)
     cell = grad_bias_plan(layer.shape.x[1:], 1).cell
     sums = poisoned_like(dx[:, cell - 1 :: cell, cell - 1 :: cell].float())
     again = poisoned_like(layer.x)
