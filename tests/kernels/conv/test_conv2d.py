@@ -102,7 +102,7 @@ def test_fused_relu_is_separate_relu(
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
-@pytest.mark.parametrize("name", [*FUSED, "box, stride 2", "grouped 1x1"])
+@pytest.mark.parametrize("name", [*FUSED, "box, stride 2", "box, one by one, stride 2"])
 def test_fused_mask_is_separate_mask(
     name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
