@@ -32,9 +32,9 @@ NUM_WARPS: Final = 8
 
 
 @triton.jit
-def _block(raw_ptr, words_ptr, numel, WORDS: tl.constexpr) -> tl.tuple:
-    """Pointers to a program's first values and to its words, the number of words, values left."""
-    start = tl.program_id(0).to(tl.int64) * WORDS
+def _block(raw_ptr, words_ptr, block, numel, WORDS: tl.constexpr) -> tl.tuple:
+    """Pointers to a block's first values and to its words, the number of words, values left."""
+    start = block.to(tl.int64) * WORDS
     left = tl.minimum(numel - 3 * start, 3 * WORDS).to(tl.int32)
     offs = tl.arange(0, WORDS)
     return raw_ptr + 3 * start + offs, words_ptr + start + offs, tl.cdiv(left, 3), left, offs
@@ -46,9 +46,9 @@ def _codes(ptrs, mask, is_whole) -> tl.tensor:
     return small_codes(wide_bits(bits), E, M)
 
 
-@triton.jit(do_not_specialize=["numel"])
-def _encode_kernel(raw_ptr, words_ptr, numel, WORDS: tl.constexpr):
-    raw, words, count, left, offs = _block(raw_ptr, words_ptr, numel, WORDS)
+@triton.jit
+def fp10_encode_block(raw_ptr, words_ptr, block, numel, WORDS: tl.constexpr) -> None:
+    raw, words, count, left, offs = _block(raw_ptr, words_ptr, block, numel, WORDS)
     if left == 3 * WORDS:
         packed = _codes(raw, None, True)
         packed |= _codes(raw + WORDS, None, True) << BITS
@@ -63,8 +63,13 @@ def _encode_kernel(raw_ptr, words_ptr, numel, WORDS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["numel"])
+def _encode_kernel(raw_ptr, words_ptr, numel, WORDS: tl.constexpr):
+    fp10_encode_block(raw_ptr, words_ptr, tl.program_id(0), numel, WORDS)
+
+
+@triton.jit(do_not_specialize=["numel"])
 def _decode_kernel(words_ptr, raw_ptr, numel, WORDS: tl.constexpr):
-    raw, words, count, left, offs = _block(raw_ptr, words_ptr, numel, WORDS)
+    raw, words, count, left, offs = _block(raw_ptr, words_ptr, tl.program_id(0), numel, WORDS)
     dtype: tl.constexpr = raw_ptr.dtype.element_ty
     if left == 3 * WORDS:
         packed = tl.load(words)
@@ -85,14 +90,14 @@ def fp10_nbytes(numel: int) -> int:
     return 4 * triton.cdiv(numel, 3)
 
 
-def _words(coded: Tensor, raw: Tensor) -> Tensor:
+def fp10_words(coded: Tensor, raw: Tensor) -> Tensor:
     """The words int32 of a code. Bytes are left over where rows are no multiples of 3 values."""
     return coded[: fp10_nbytes(raw.numel())].view(torch.int32)
 
 
 def fp10_encode(raw: Tensor, coded: Tensor) -> None:
     """Encode a contiguous section of float32 or bfloat16 as uint8 [fp10_nbytes or more]."""
-    words, bits = _words(coded, raw), bits_of(raw)
+    words, bits = fp10_words(coded, raw), bits_of(raw)
     if len(bits):
         grid = (triton.cdiv(len(words), WORDS),)
         _encode_kernel[grid](bits, words, len(bits), WORDS=WORDS, num_warps=NUM_WARPS)
@@ -100,7 +105,7 @@ def fp10_encode(raw: Tensor, coded: Tensor) -> None:
 
 def fp10_decode(coded: Tensor, raw: Tensor) -> None:
     """Decode what `fp10_encode` made of a section of the same size."""
-    words, bits = _words(coded, raw), bits_of(raw)
+    words, bits = fp10_words(coded, raw), bits_of(raw)
     if len(bits):
         grid = (triton.cdiv(len(words), WORDS),)
         _decode_kernel[grid](words, bits, len(bits), WORDS=WORDS, num_warps=NUM_WARPS)
@@ -115,14 +120,14 @@ def _parts(numel: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def fp10_encode_reference(raw: Tensor, coded: Tensor) -> None:
-    words, (numbers, shifts) = _words(coded, raw), _parts(raw.numel(), raw.device)
+    words, (numbers, shifts) = fp10_words(coded, raw), _parts(raw.numel(), raw.device)
     codes = small_codes_reference(raw, E.value, M.value) << shifts
     packed = torch.zeros(len(words), dtype=torch.int64, device=raw.device)
     words.copy_(packed.index_add_(0, numbers, codes))
 
 
 def fp10_decode_reference(coded: Tensor, raw: Tensor) -> None:
-    words, (numbers, shifts) = _words(coded, raw), _parts(raw.numel(), raw.device)
+    words, (numbers, shifts) = fp10_words(coded, raw), _parts(raw.numel(), raw.device)
     codes = words.long()[numbers] >> shifts & CODE.value
     bits = small_bits_reference(codes, E.value, M.value)
     bits_of(raw).copy_(narrow_bits_reference(bits, bits_of(raw).dtype))

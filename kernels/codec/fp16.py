@@ -20,13 +20,19 @@ HALF_INFINITE: Final = tl.constexpr(0x7C00)  # the half of infinity, which no co
 HALF_MAGNITUDE: Final = tl.constexpr(0x7FFF)  # bits of a half but the sign
 
 
+@triton.jit
+def half_codes(x) -> tl.tensor:
+    """The codes int16 of float32 values."""
+    halves = tl.clamp(x, -LARGEST, LARGEST).to(tl.float16).to(tl.int16, bitcast=True)
+    return tl.where(x == x, halves, HALF_NAN).to(tl.int16)
+
+
 @triton.jit(do_not_specialize=["numel"])
 def _encode_kernel(raw_ptr, coded_ptr, numel, BLOCK: tl.constexpr):
     start, offs, mask, is_whole = block_at(numel, BLOCK)
     raw, coded = raw_ptr + start + offs, coded_ptr + start + offs
     x = load_block(raw, mask, is_whole, "")
-    halves = tl.clamp(x, -LARGEST, LARGEST).to(tl.float16).to(tl.int16, bitcast=True)
-    store_block(coded, tl.where(x == x, halves, HALF_NAN).to(tl.int16), mask, is_whole)
+    store_block(coded, half_codes(x), mask, is_whole)
 
 
 @triton.jit(do_not_specialize=["numel"])

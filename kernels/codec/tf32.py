@@ -34,14 +34,21 @@ def _masks(offs, rows, start, numel, WHOLE: tl.constexpr) -> tl.tuple:
     return exist, bytes_exist
 
 
+@triton.jit
+def tf32_codes(bits) -> tl.tuple:
+    """The high bits int16 [R, 4] and low bits uint8 [R] of values' bits int32 [R, 4]."""
+    bits = bits.to(tl.uint32, bitcast=True)
+    shifts = (2 * tl.arange(0, FOUR)).to(tl.uint32)[None, :]
+    low = tl.sum(((bits >> LOW) & 3) << shifts, 1).to(tl.uint8)
+    return (bits >> (LOW + 2)).to(tl.int16), low
+
+
 @triton.jit(do_not_specialize=["numel"])
 def _encode_kernel(raw_ptr, high_ptr, low_ptr, numel, WHOLE: tl.constexpr, BLOCK: tl.constexpr):
     offs, rows, start = _offsets(BLOCK)
     exist, bytes_exist = _masks(offs, rows, start, numel, WHOLE)
-    bits = tl.load(raw_ptr + start * FOUR + offs, mask=exist, other=0).to(tl.uint32, bitcast=True)
-    tl.store(high_ptr + start * FOUR + offs, (bits >> (LOW + 2)).to(tl.int16), mask=exist)
-    shifts = (2 * tl.arange(0, FOUR)).to(tl.uint32)[None, :]
-    low = tl.sum(((bits >> LOW) & 3) << shifts, 1).to(tl.uint8)
+    high, low = tf32_codes(tl.load(raw_ptr + start * FOUR + offs, mask=exist, other=0))
+    tl.store(high_ptr + start * FOUR + offs, high, mask=exist)
     tl.store(low_ptr + start + rows, low, mask=bytes_exist)
 
 
@@ -62,7 +69,7 @@ def tf32_nbytes(numel: int) -> int:
     return 2 * numel + triton.cdiv(numel, FOUR.value)
 
 
-def _parts(coded: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def tf32_parts(coded: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The high bits int16 and low bits uint8 of a code, and the bits int32 of values."""
     numel = raw.numel()
     high, low = coded.split([2 * numel, tf32_nbytes(numel) - 2 * numel])
@@ -73,7 +80,7 @@ def tf32_encode(raw: Tensor, coded: Tensor) -> None:
     """Encode a contiguous section as uint8 [tf32_nbytes]. No bit that the code drops is set."""
     if raw.numel() == 0:
         return
-    high, low, bits = _parts(coded, raw)
+    high, low, bits = tf32_parts(coded, raw)
     numel = bits.numel()
     _encode_kernel[(triton.cdiv(numel, BLOCK),)](
         bits, high, low, numel, WHOLE=numel % FOUR.value == 0, BLOCK=BLOCK, num_warps=NUM_WARPS
@@ -84,7 +91,7 @@ def tf32_decode(coded: Tensor, raw: Tensor) -> None:
     """Decode what `tf32_encode` made of a section of the same size."""
     if raw.numel() == 0:
         return
-    high, low, bits = _parts(coded, raw)
+    high, low, bits = tf32_parts(coded, raw)
     numel = bits.numel()
     _decode_kernel[(triton.cdiv(numel, BLOCK),)](
         high, low, bits, numel, WHOLE=numel % FOUR.value == 0, BLOCK=BLOCK, num_warps=NUM_WARPS
@@ -92,7 +99,7 @@ def tf32_decode(coded: Tensor, raw: Tensor) -> None:
 
 
 def tf32_encode_reference(raw: Tensor, coded: Tensor) -> None:
-    high, low, bits = _parts(coded, raw)
+    high, low, bits = tf32_parts(coded, raw)
     high.copy_((bits >> (LOW.value + 2)).to(torch.int16))
     fours = bits.new_zeros(low.numel() * FOUR.value)
     fours[: bits.numel()] = bits >> LOW.value & 3
@@ -101,7 +108,7 @@ def tf32_encode_reference(raw: Tensor, coded: Tensor) -> None:
 
 
 def tf32_decode_reference(coded: Tensor, raw: Tensor) -> None:
-    high, low, bits = _parts(coded, raw)
+    high, low, bits = tf32_parts(coded, raw)
     shifts = 2 * torch.arange(FOUR.value, device=raw.device)
     fours = (low.long()[:, None] >> shifts & 3).flatten()[: bits.numel()]
     bits.copy_((high.long() & 0xFFFF) << (LOW.value + 2) | fours << LOW.value)
