@@ -304,6 +304,27 @@ TIERS = PlainTable(
         ("same bits as keep", lambda row: {True: "yes", False: "NO", None: NONE}[row["equal"]]),
     ),
 )
+ENCODE_TO_HOST = PlainTable(
+    "Codes on their way to the host beside convolutions",
+    "codecs/to_host_h100.json",
+    "By the engine's way an encoder among the convolutions leaves a code that a copy engine takes. "
+    "By the straight way a kernel of few programs stores the code to pinned memory itself. Beside "
+    "run persistent layers of VGG-16 in bf16, with `fewer` programs each; they take "
+    "`slowdown` times as long while codes leave throughout. The work is the same for all: the "
+    "convolutions, and as many codes as engines take meanwhile. Single times of work vary: the "
+    "8.1 ms of fp8 by the engine were 6.4 ms in a run before.",
+    (
+        ("codec", _value("codec")),
+        ("way", _value("way")),
+        ("programs", lambda row: str(row["programs"] or "all")),
+        ("fewer", _value("left")),
+        ("copies to the device", lambda row: "beside" if row["duplex"] else "none"),
+        ("GB/s", _value("gbytes_per_s", ".1f")),
+        ("share of engines'", _value("link_share", ".0%")),
+        ("slowdown", _value("slowdown", ".2f")),
+        ("work ms", _value("work_ms", ".2f")),
+    ),
+)
 COMPILED = PlainTable(
     "Compiled without a GPU",
     "compiled/triton-3.9.json",

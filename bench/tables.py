@@ -75,6 +75,7 @@ def results_page(results: Sequence[Result]) -> str:
     parts += ["## Running", plain_rows.markdown(RESULTS, plain_rows.REPLANS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.COPIES)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.TIERS)]
+    parts += [plain_rows.markdown(RESULTS, plain_rows.ENCODE_TO_HOST)]
     parts += ["## Versions of Triton", releases.markdown(RESULTS / "releases")]
     parts += ["## Networks beside torch in float64", networks.markdown(RESULTS / "networks")]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -39,7 +39,7 @@ def plain(*, dtype: str) -> tuple[nn.Module, Graph]:
     return net, training_graph(net, x, optimizer=SGD(momentum=0.9), sections=4, dtype=dtype)
 
 
-def dear(graph: Graph) -> Costs:
+def dear(graph: Graph) -> Roofline:
     """A machine that computes slowly beside its memory, and whose link is slow."""
     machine = load("H200")
     flops = {name: rate / 2000 for name, rate in machine.flops.items()}

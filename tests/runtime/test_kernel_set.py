@@ -4,11 +4,17 @@ import inspect
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.support.lowered import lower
+from tests.support.simulated import h200
+from tests.support.straight import convolutions, straight_plan
 from tvdnn.errors import InputError
+from tvdnn.runtime.check_encoders import check_encoders
 from tvdnn.runtime.kernel_set import kernel_set
 
 
@@ -49,3 +55,15 @@ def test_multiply_adds_are_fused_whatever_tritons_default_is(tmp_path: Path) -> 
 def test_unknown_sets_are_refused() -> None:
     with pytest.raises(InputError, match="'numpy' are not known; choose triton or torch"):
         kernel_set("numpy")
+
+
+@pytest.mark.parametrize(("zero_copy", "refused"), [(True, True), (False, False)])
+def test_references_on_a_gpu_encode_nothing_straight_to_the_host(
+    *, zero_copy: bool, refused: bool
+) -> None:
+    _, graph = convolutions(dtype="tf32")
+    schedule = lower(graph, straight_plan(graph, zero_copy=zero_copy), h200(graph))
+    check_encoders(schedule, "triton", torch.device("cuda"))
+    check_encoders(schedule, "torch", torch.device("cpu"))
+    with pytest.raises(InputError, match="zero_copy") if refused else nullcontext():
+        check_encoders(schedule, "torch", torch.device("cuda"))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tests.support.plans import random_plan
+from tests.support.plans import random_plan, some_straight
 from tvdnn.graph import BITS, FP8, FP10, FP16, Direction, Form, Graph, Need, Pass, Use, may_rest_in
 from tvdnn.planner.ir.plan import HOST, Bridge, Plan
 from tvdnn.planner.policies.keep import keep
@@ -25,6 +25,9 @@ def lossy_plans(graph: Graph, rng: random.Random) -> tuple[Plan, Plan]:
     }
     others = tuple(each for each in drawn.bridges if each.buffer not in forms)
     bridges = (*others, *_rounding(graph, drawn, forms, rng))
+    fork = random.Random()
+    fork.setstate(rng.getstate())
+    bridges = tuple(some_straight(graph, drawn.segments, bridges, fork))
     ordered = keep(graph)
     apart = tuple(each for each in ordered.bridges if each.buffer not in forms)
     return replace(drawn, bridges=bridges), replace(

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 from tvdnn.graph import (
     CODECS,
+    RAW,
     SHARES,
+    TF32,
     Buffer,
     Direction,
     Fact,
@@ -47,11 +49,17 @@ def random_plan(graph: Graph, rng: random.Random, tiers: Sequence[str | None] = 
     segments = tuple(_random_segments(graph, turns, rng))
     transfers = list(_random_transfers(graph, segments, rng))
     codes = list(_random_codes(graph, segments, rng))
-    restored = _random_restored(graph, segments, rng)
+    restorable = _random_restored(graph, segments, rng)
+    restored = [bridge for bridge, _ in restorable]
     bridges = (*_apart_from(restored, transfers), *codes, *restored)
+    drawn = random.Random()
+    drawn.setstate(rng.getstate())
+    in_tf32 = [bridge for bridge, forms in restorable if TF32 in forms]
+    bridges = tuple(some_straight(graph, segments, bridges, drawn, in_tf32))
     if len(tiers) > 1:
         bridges = tuple(
-            replace(each, tier=rng.choice(tiers)) if each.tier else each for each in bridges
+            replace(each, tier=rng.choice(tiers)) if each.tier and not each.zero_copy else each
+            for each in bridges
         )
     return Plan("random", segments, bridges)
 
@@ -231,8 +239,10 @@ def _random_codes(
         since |= {use.buffer: [number] for use in pass_.writes if use.channels is None}
 
 
-def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Random) -> list[Bridge]:
-    """Codes that are decoded again, each behind a use and before a later read.
+def _random_restored(
+    graph: Graph, segments: Sequence[Segment], rng: random.Random
+) -> list[tuple[Bridge, list[Form]]]:
+    """Codes that are decoded again, each behind a use and before a later read, and fitting forms.
 
     Blocks read rows of their neighbours before or after these: such buffers stay as they are.
     """
@@ -250,7 +260,8 @@ def _random_restored(graph: Graph, segments: Sequence[Segment], rng: random.Rand
                 sections = first, rng.randint(1, count - first)
                 tier, earliest = rng.choice((None, None, HOST)), rng.randint(0, number)
                 places = rng.choice(uses), number, earliest
-                found.append(Bridge(name, *sections, *places, _drawn(rng.choice(forms), rng), tier))
+                form = _drawn(rng.choice(forms), rng)
+                found.append((Bridge(name, *sections, *places, form, tier), forms))
                 uses.clear()
             uses.append(number)
         for use, facts in zip(pass_.writes, pass_.facts, strict=True):
@@ -281,6 +292,44 @@ def _apart_from(restored: Sequence[Bridge], transfers: Iterable[Bridge]) -> Iter
         codes = [other for other in restored if other.buffer == each.buffer]
         if all(each.needed_by <= it.after or each.after >= it.needed_by for it in codes):
             yield each
+
+
+def some_straight(
+    graph: Graph,
+    segments: Sequence[Segment],
+    bridges: Sequence[Bridge],
+    rng: random.Random,
+    in_tf32: Sequence[Bridge] = (),
+) -> Iterable[Bridge]:
+    """The bridges, some of codes encoded straight to the host.
+
+    Those of maps that may rest `in_tf32` become TF32 codes where they have no fixed size.
+    """
+    slots = [slot for segment in segments for slot in segment.slots]
+    used: dict[str, list[int]] = {}
+    for number, slot in enumerate(slots):
+        for name in graph.passes[slot.pass_index].used_buffers:
+            used.setdefault(name, []).append(number)
+    for each in bridges:
+        form = TF32 if each in in_tf32 else each.form
+        fitting = form != RAW and not is_packed(form)
+        if fitting and _leaves(graph, used[each.buffer], each, bridges) and rng.random() < 0.6:
+            yield replace(each, form=form, tier=HOST, zero_copy=True)
+        else:
+            yield each
+
+
+def _leaves(graph: Graph, used: Sequence[int], bridge: Bridge, bridges: Iterable[Bridge]) -> bool:
+    """Whether nothing wants a map raw from the start of its bridge to its end.
+
+    A code that does not give the values is for the last use.
+    """
+    others = [each for each in bridges if each.buffer == bridge.buffer and each is not bridge]
+    apart = all(each.needed_by <= bridge.after or each.after >= bridge.needed_by for each in others)
+    between = [number for number in used if bridge.after < number < bridge.needed_by]
+    gives = CODECS[bridge.form.codec].gives is Need.VALUES
+    wanted = bridge.buffer in graph.outputs or used[-1] > bridge.needed_by
+    return apart and not between and (gives or not (wanted or others))
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

@@ -54,20 +54,24 @@ def train(
     batches: Sequence[Batch],
     *,
     order_seed: int | None = None,
+    delay_seed: int | None = None,
     file: SectionFile | None = None,
+    device: str = "cpu",
 ) -> Outcome:
     """Train a copy of `net` by SGD with momentum, a step a batch, over memory poisoned before.
 
-    A second arena stands in for that of a peer. `file` takes what goes to one.
+    A second arena stands in for that of a peer. `file` takes what goes to one. On a GPU Triton's
+    kernels run.
     """
-    net = copy.deepcopy(net)
+    where = torch.device(device)
+    net = copy.deepcopy(net).to(where)
     params, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     momenta = {name: torch.zeros_like(param) for name, param in params.items()}
-    block, control = make_control(torch.device("cpu"))
-    arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
+    block, control = make_control(where)
+    arena, slab = Arena(where), Slab(pinned=where.type == "cuda")
     arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES, schedule.pages)
     slab.reserve(max(1, schedule.slab_nbytes))
-    peer = Arena(torch.device("cpu"))
+    peer = Arena(where)
     peer.reserve(schedule.peer_nbytes)
     if file is not None:
         file.reserve(schedule.file_nbytes)
@@ -77,12 +81,13 @@ def train(
     runner = Runner(
         schedule,
         Tensors(detached | buffers, updates, control),
-        kernels="torch",
+        kernels="triton" if where.type == "cuda" else "torch",
         arena=arena,
         slab=slab,
         file=file,
         peer=peer,
         order_seed=order_seed,
+        delay_seed=delay_seed,
     )
     runner.refresh()
     losses, touched = [], 0
@@ -92,8 +97,8 @@ def train(
         peer.bytes.fill_(POISON)
         sgd = (LEARNING_RATE, MOMENTUM, 0.0, 0.0, float(number == 0), 1.0)
         write_control(block, sgd, 1.0, number)
-        runner.fill(schedule.graph.network.inputs[0], x)
-        runner.fill("target", y)
+        runner.fill(schedule.graph.network.inputs[0], x.to(where))
+        runner.fill("target", y.to(where))
         runner.run()
         losses.append(runner.outputs("loss")[0][1][0].clone())
         touched = touched or _high_water(arena.bytes)

@@ -11,6 +11,7 @@ from ..planner.ir.schedule import Residency, Schedule
 
 MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
 OFFLOAD = "offload"
+ZERO_COPY = "zero-copy"
 BOTH = " + "  # between the means of a map whose sections have several
 
 
@@ -20,9 +21,9 @@ class MapRow:
 
     `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it), or a
     form in which sections rest, also with "offload" or "recompute". A form that rounds values is
-    called lossy. An offload names the tiers beside the host, as "offload to file". `sections_away`
-    counts the sections that leave the device, `sections_coded` those that rest in a code and not
-    raw.
+    called lossy. An offload names the tiers beside the host, as "offload to file", and is a
+    "zero-copy offload" where a kernel encodes straight to the host. `sections_away` counts the
+    sections that leave the device, `sections_coded` those that rest in a code and not raw.
     """
 
     name: str
@@ -55,7 +56,7 @@ def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
         forms = coded.get(name, {})
         means = sorted({_named(form) for each in forms.values() for form in each})
         raw = _decision(schedule, name, last, away, recomputed)
-        if not means or raw == "recompute" or raw.startswith(OFFLOAD):
+        if not means or raw == "recompute" or OFFLOAD in raw:
             means.append(raw)
         why = plan.reasons.get(name) or _why(schedule, raw, last)
         decision = BOTH.join(means)
@@ -140,8 +141,10 @@ def _decision(
     recomputed: frozenset[str],
 ) -> str:
     if name in away:
-        tiers = {each.tier for each in schedule.plan.transfers if each.buffer == name}
-        return " to ".join((OFFLOAD, *(tier for tier in (PEER, FILE) if tier in tiers)))
+        own = [each for each in schedule.plan.transfers if each.buffer == name]
+        tiers, straight = {each.tier for each in own}, any(each.zero_copy for each in own)
+        what = f"{ZERO_COPY} {OFFLOAD}" if straight else OFFLOAD
+        return " to ".join((what, *(tier for tier in (PEER, FILE) if tier in tiers)))
     if name in recomputed:
         return "recompute"
     return "free" if last is None or _is_forward(schedule, last) else "keep"

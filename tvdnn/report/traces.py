@@ -66,7 +66,7 @@ def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[
 
 def work_of(graph: Graph, step: Step) -> Work:
     """The kind of work of a step of the graph's schedule."""
-    if step.action is Action.COPY:
+    if step.lane is not Lane.COMPUTE:
         return Work.OFFLOAD if step.lane in {pair.out for pair in LANE_PAIRS} else Work.PREFETCH
     if step.action is Action.RECODE:
         return Work.RECODE
@@ -89,7 +89,7 @@ def purpose(schedule: Schedule, stay: Residency) -> Held:
         return Held.GRADIENTS
     if kind in (Kind.WEIGHT, Kind.PARTIAL):
         return Held.WORKSPACE
-    copied = any(schedule.steps[step].action is Action.COPY for step in stay.steps)
+    copied = any(schedule.steps[step].lane is not Lane.COMPUTE for step in stay.steps)
     if copied:
         return Held.MAPS_IN_FLIGHT
     return Held.MAPS_KEPT if stay.form == RAW else Held.MAPS_CODED
@@ -98,7 +98,7 @@ def purpose(schedule: Schedule, stay: Residency) -> Held:
 def _event(schedule: Schedule, span: Span) -> dict[str, Any]:
     step = schedule.steps[span.step]
     args = {"step": span.step, "rows": f"[{step.start}, {step.stop})"}
-    if step.action is Action.COPY:
+    if step.lane is not Lane.COMPUTE:
         args["bytes"] = step.copied_nbytes
     if step.action is Action.LAUNCH and step.forms:
         args["forms"] = ", ".join(f"{form} of {name}" for name, form in step.forms)

@@ -52,6 +52,7 @@ RECODES: Final[Mapping[tuple[Form, Form], str]] = {
     (RAW, FP8): "fp8_encode",
     (FP8, RAW): "fp8_decode",
 }
+STRAIGHT: Final = "_to_host"  # behind the launcher of an encoding straight to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, t
 def bind_recode(buffer: Buffer, step: Step, memory: ByteViews, kernels: SimpleNamespace) -> Call:
     """The call of a recode of rows of `buffer`."""
     source, target = step.reads[0], step.writes[0]
-    recode = getattr(kernels, RECODES[Form(source.form.codec), Form(target.form.codec)])
+    name = RECODES[Form(source.form.codec), Form(target.form.codec)]
+    recode = getattr(kernels, name + (STRAIGHT if target.space is Space.SLAB else ""))
     before, after = _rows_or_code(source, buffer, memory), _rows_or_code(target, buffer, memory)
     if is_packed(target.form):
         tail, count = (

@@ -16,7 +16,7 @@ from ..planner.ir.plan import FILE, HOST
 from ..planner.ir.settings import ENGINE, RULES, Table
 from .file_link import measure_file_link
 from .launch_timer import SCRATCH_NBYTES, Scratch
-from .link import measure_link
+from .link import measure_link, with_zero_copy
 from .profile_cache import ProfileCache
 from .recode_timer import recode_calls, recoded_sizes, recodes_of
 from .section_file import SectionFile
@@ -73,7 +73,9 @@ def profile(
     found = list(_measured(timed, scratch, cache, progress))
     del scratch, timed
     if copies not in cache.links:
-        cache.links[copies] = measure_link(device, copies)
+        link = measure_link(device, copies)
+        triton = kernels == "triton" and device.type == "cuda"
+        cache.links[copies] = with_zero_copy(link, device) if triton else link
     links = {**ASSUMED_LINKS, HOST: cache.links[copies]}
     if file is not None:
         if file.place not in cache.links:

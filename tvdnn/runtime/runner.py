@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from ..errors import DeviceError, EngineError, FileError, InputError
-from ..graph import Value, is_packed
+from ..graph import Value
 from ..kernels.language.overrides import Configurations
 from ..ops.expand import DTYPES
 from ..ops.loss import label_ranges
@@ -17,6 +17,7 @@ from ..planner.ir.timeline import Timeline
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
 from .caller_rows import by_sample, channels_first
+from .check_encoders import check_encoders
 from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
 from .file_calls import without_file
@@ -57,7 +58,7 @@ class Runner:
         configurations: Table = RULES,
         progress: Progress | None = None,
     ) -> None:
-        _check_packed_codes(schedule, kernels, arena.device)
+        check_encoders(schedule, kernels, arena.device)
         self.schedule = schedule
         self._tensors = tensors
         self._by_unit = kernels == "torch" and arena.device.type == "cpu"
@@ -327,17 +328,3 @@ class Runner:
             return torch.empty_like(tensor)
         flat = self._arena.bytes.narrow(0, 0, nbytes).view(tensor.dtype)
         return flat.as_strided(tensor.shape, tensor.stride())
-
-
-def _check_packed_codes(schedule: Schedule, kernels: str, device: torch.device) -> None:
-    """Refuse packed codes by references on a GPU: they wait for counts, which no capture takes."""
-    if kernels != "torch" or device.type != "cuda":
-        return
-    for step in schedule.steps:
-        packed = [each for each in step.writes if is_packed(each.form)]
-        if packed:
-            raise InputError(
-                f'kernels="torch" on a GPU cannot encode {packed[0].buffer} by the codec '
-                f"{packed[0].form.codec}: a CUDA graph cannot wait for the number of its values; "
-                'pass kernels="triton", or a policy without bitmap and ssdc'
-            )

@@ -1,9 +1,9 @@
 """Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from ...graph import Buffer, Form, Pass, in_form
 
@@ -11,6 +11,14 @@ Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launc
 Samples: TypeAlias = tuple[tuple[int, float], ...]  # rows or bytes, and seconds, sorted
 # The forms of source and target, of any capacity, and the type of the raw values.
 RecodeKind: TypeAlias = tuple[Form, Form, str]
+
+
+RATES: Final = ("out", "back", "out_duplex", "back_duplex")
+# Four programs that encode as TF32 or fp8 store codes at 34 to 46% of the engines' rate, while
+# convolutions of VGG-16 take 1.20 to 1.36 times as long
+# (bench/encode_to_host.py, H100, 2026-11-26).
+ZERO_COPY_SHARE: Final = 0.4
+ZERO_COPY_SLOWDOWN: Final = 1.29
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +30,20 @@ class Link:
     out_duplex: float  # while the other direction is busy
     back_duplex: float  # while the other direction is busy
     latency_s: float  # of one copy
+    # Of kernels that encode to the host themselves, beside persistent convolutions: the share of
+    # the rates out at which they store codes, and the factor by which they lengthen launches.
+    zero_copy_share: float = ZERO_COPY_SHARE
+    zero_copy_slowdown: float = ZERO_COPY_SLOWDOWN
 
     def scaled(self, out: float, back: float) -> "Link":
         """The link at these multiples of its rates."""
         rates = self.out * out, self.back * back, self.out_duplex * out, self.back_duplex * back
-        return Link(*rates, self.latency_s)
+        return replace(self, **dict(zip(RATES, rates, strict=True)))
+
+    def zero_copy_s(self, nbytes: int) -> float:
+        """Seconds by which launches get longer while a kernel stores so many bytes of a code."""
+        stored_s = self.latency_s + nbytes / (self.out * self.zero_copy_share)
+        return stored_s * (1.0 - 1.0 / self.zero_copy_slowdown)
 
 
 Links: TypeAlias = Mapping[str, Link]  # by tier

@@ -42,6 +42,9 @@ class Bridge:
     In another form than raw, the code is left by slot `after`, or encoded behind its last launch
     that uses the section. From slot `needed_by` on uses that can take the code; before another use
     it is decoded. The raw section stays for as long as uses before that want it.
+
+    A `zero_copy` code never lies on the device on its way out: a kernel reads the raw section,
+    which leaves with slot `after`, and stores the code in host memory itself.
     """
 
     buffer: str
@@ -52,6 +55,7 @@ class Bridge:
     earliest_prefetch: int  # slot before whose start no prefetch is issued
     form: Form = RAW
     tier: str | None = HOST  # None: the code rests on the device
+    zero_copy: bool = False  # a kernel encodes straight to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Plan:
         for each in self.bridges:
             last = each.first + each.count - 1
             form = "" if each.form == RAW else f" as {each.form}"
+            form += ", encoded straight to the host" if each.zero_copy else ""
             why = self.reasons.get(each.buffer, "planned so")
             form += f" to the {each.tier}" if each.tier in (FILE, PEER) else ""
             where = f"({why}{self._next_best(each.buffer)})" if each.tier else "on the device"

@@ -109,7 +109,8 @@ class Step(NamedTuple):
     """One launch of a pass over domain rows [start, stop), or one copy or recode of sections.
 
     Steps of a lane run in the order of the schedule. A recode reads and writes the same rows in two
-    forms, on the compute lane. The tail of a code is a second operand, in the slab.
+    forms, on the compute lane. The tail of a code is a second operand, in the slab. A recode on
+    the offload lane encodes from the arena straight to the slab.
     """
 
     lane: Lane
@@ -135,7 +136,8 @@ class Step(NamedTuple):
 
     @property
     def copied_nbytes(self) -> int:
-        return self.reads[0].nbytes if self.action is Action.COPY else 0
+        """The bytes that go over a link."""
+        return self.writes[0].nbytes if self.lane is not Lane.COMPUTE else 0
 
 
 class Residency(NamedTuple):
@@ -240,7 +242,8 @@ class Schedule:
         if step.action is Action.RECODE:
             source, target = step.reads[0], step.writes[0]
             rows = f"{source.buffer} [{step.start}, {step.stop})"
-            return f"recode {rows} from {source.form} to {target.form}"
+            to = f"to {target.form}" + (" on the host" if target.space is Space.SLAB else "")
+            return f"recode {rows} from {source.form} {to}"
         return f"{self.graph.passes[step.pass_index].name} [{step.start}, {step.stop})"
 
 

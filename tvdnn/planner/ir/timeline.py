@@ -42,11 +42,11 @@ class Timeline:
 
 
 def recode_s(schedule: Schedule, timeline: Timeline) -> float:
-    """Seconds of all recodes."""
+    """Seconds of all recodes among the launches."""
     return sum(
         span.end_s - span.start_s
         for span in timeline.spans
-        if schedule.steps[span.step].action is Action.RECODE
+        if span.lane is Lane.COMPUTE and schedule.steps[span.step].action is Action.RECODE
     )
 
 
@@ -66,7 +66,7 @@ def copy_waits(schedule: Schedule, spans: Sequence[Span]) -> tuple[tuple[float, 
             phase = schedule.phase_split
             before = [s.step for s in spans if s.step < phase]
 
-        copies = (w for w in before if schedule.steps[w].action is Action.COPY and w in ends)
+        copies = (w for w in before if schedule.steps[w].lane is not Lane.COMPUTE and w in ends)
         arrived_s = max((ends[w] for w in copies), default=0.0)
         if arrived_s > free_s:
             waits.append((free_s, arrived_s))

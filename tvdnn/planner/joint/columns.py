@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph import RAW, Buffer, Form, in_form
+from ...graph import RAW, Buffer, Form, in_form, is_packed
 from ..ir.costs import Costs
+from ..ir.plan import HOST
 from ..lowering.codes import Encoded, codable
 from ..lowering.idle import IdleInterval
 from ..recompute.skeleton import MapMaking, Skeleton
@@ -71,6 +72,7 @@ class AwayColumn:
     next: int  # step at which they are back
     nbytes: int
     coded: int | None = None  # number of the coded column whose codes these are; None: raw
+    saved_s: float = 0.0  # of encoding, where a kernel encodes straight to the host instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,11 @@ class Columns:
         return encoding, decoding
 
     def _codes_away(self) -> Iterator[AwayColumn]:
+        """Each code until its next use, by the cheaper of an engine and a kernel."""
+        link = self.costs.links[HOST]
         for number, each in enumerate(self.coded):
             for which in each.classes:
-                yield AwayColumn(which, self.classes[which].next, each.nbytes[which], number)
+                nbytes, (encoding_s, _) = each.nbytes[which], each.seconds[which]
+                packed = is_packed(each.form)
+                saved_s = 0.0 if packed else max(0.0, encoding_s - link.zero_copy_s(nbytes))
+                yield AwayColumn(which, self.classes[which].next, nbytes, number, saved_s)

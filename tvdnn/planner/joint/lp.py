@@ -197,6 +197,9 @@ class JointLP:
             for which, taken in coded.seconds.items():
                 for step, taken_s in zip(self._idle(which), taken, strict=True):
                     seconds[step].append((number, taken_s / self._unit_s))
+        for number, away in enumerate(columns.away):
+            last = columns.classes[away.number].last
+            seconds[last] += [(number, -away.saved_s / self._unit_s)] if away.saved_s else []
         for step, least_s in enumerate((columns.clock.seconds / self._unit_s).tolist()):
             self._ub.add([(self._waits + step, -1.0), *seconds[step]], -least_s)
 

@@ -13,6 +13,7 @@ from .due_bridges import (
     due_decode,
     due_raw,
     last_launches_before_codes,
+    may_be_straight,
     runs_of,
     used_sections,
 )
@@ -194,14 +195,16 @@ class _ProgramBuilder:
             live = self._intervals[self._open(index, buffer, section)]
             live.first = max(0, self._phase_split)
             live.written = live.first - 1
+        self._check_leaves(index, self._intervals[self._present[buffer][section]])
         return self._present[buffer][section]
 
     def _prefetch(self, index: int, section: int, bridge: Bridge) -> int:
         """The interval that a prefetch begins."""
         buffer, form = bridge.buffer, bridge.form
-        raw = form == RAW
+        raw = form == RAW or bridge.zero_copy
         previous = self._present[buffer][section] if raw else self._code_of(section, bridge)
         before = self._intervals[previous]
+        self._check_leaves(index, before)
         if self._launches[before.last].slot > bridge.after:
             raise ScheduleError(
                 f"the plan offloads {buffer} after slot {bridge.after}, "
@@ -209,12 +212,28 @@ class _ProgramBuilder:
             )
         before.tier = bridge.tier or HOST
         before.is_offloaded = not before.clean or before.tier != self._tier_of(previous)
+        if bridge.zero_copy:
+            self._encode_straight(before, bridge)
         number = self._open(index, buffer, section, form)
         self._fill_as(number, previous)
         live = self._intervals[number]
         live.previous, live.clean, live.needed_by = previous, True, bridge.needed_by
         live.earliest_prefetch = self._slot_start.get(bridge.earliest_prefetch, index)
         return number
+
+    def _encode_straight(self, before: LiveInterval, bridge: Bridge) -> None:
+        """Have a raw interval leave as the code of a bridge."""
+        if not may_be_straight(bridge):
+            raise ScheduleError(
+                f"the plan encodes {bridge.buffer} as {bridge.form} straight to {bridge.tier}; "
+                "only codes of a fixed size are, and only to the host: set zero_copy to False"
+            )
+        before.leaves_as, before.is_offloaded = bridge.form, True
+
+    def _check_leaves(self, index: int, live: LiveInterval) -> None:
+        if live.leaves_as is not None:
+            where = f"{live.buffer} section {live.section}, which has left as {live.leaves_as}"
+            raise ScheduleError(f"the plan has {self._pass_name(index)} use {where}")
 
     def _tier_of(self, number: int) -> str:
         """The tier that has the bytes of a prefetched interval."""

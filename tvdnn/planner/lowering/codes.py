@@ -1,6 +1,7 @@
 """Codes: those that passes leave beside what they write, and those of maps that are encoded."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...graph import (
@@ -12,6 +13,7 @@ from ...graph import (
     Graph,
     Kind,
     Pass,
+    Use,
     in_form,
     may_rest_in,
     with_share,
@@ -23,6 +25,24 @@ from ..ir.plan import Bridge, Segment
 # them: half of them are positive where nothing is known, and sections differ.
 ROOM = 0.53
 POOL = "pool"  # in the kinds of ops that write the maximum of several values: few are zero
+
+
+class LaterRead(NamedTuple):
+    """A read behind forward, or by a recompute."""
+
+    slot: int
+    segment: int
+    use: Use
+
+
+@dataclass(slots=True)
+class Turn:
+    """The last use of a buffer in forward, and its reads behind, up to a write."""
+
+    slot: int = -1
+    segment: int = -1
+    reads: list[LaterRead] = field(default_factory=list)
+    is_rewritten: bool = False
 
 
 class Encoded(NamedTuple):
@@ -102,25 +122,34 @@ def codes_between(
     is written anew before, or that is used by block throughout, is not encoded.
     """
     has_code = {bridge.buffer for bridge in left}
-    last: dict[str, tuple[int, int]] = {}  # by buffer, slot and segment of its last use in forward
-    following: dict[str, tuple[int, int] | None] = {}  # of the next read; None: written first
-    names, number = {each.buffer for each in encoded}, -1
-    for place, segment in enumerate(segments):
-        for slot in segment.slots:
-            number += 1
-            pass_ = graph.passes[slot.pass_index]
-            forward = pass_.direction is Direction.FORWARD and not slot.recompute
-            if forward:
-                last |= dict.fromkeys(pass_.used_buffers & names, (number, place))
-                continue
-            taking = {use.buffer for use in pass_.reads if use.forms} & has_code
-            for name in (pass_.read_buffers - taking) & names:
-                following.setdefault(name, (number, place))
-            for name in pass_.written_buffers & names:
-                following.setdefault(name, None)
+    turns = turns_of(graph, segments, {each.buffer for each in encoded})
     for each in sorted(encoded):
-        behind = following.get(each.buffer)
-        if behind is not None and each.buffer in last and last[each.buffer][1] < behind[1]:
+        turn = turns.get(each.buffer)
+        reads = turn.reads if turn else ()
+        raw = (read for read in reads if not (read.use.forms and each.buffer in has_code))
+        behind = next(raw, None)
+        if turn and behind and turn.segment < behind.segment:
             count = graph.buffers[each.buffer].num_sections - each.first
-            slots = last[each.buffer][0], behind[0], behind[0]
+            slots = turn.slot, behind.slot, behind.slot
             yield Bridge(each.buffer, each.first, count, *slots, form=each.form, tier=None)
+
+
+def turns_of(
+    graph: Graph, segments: Iterable[Segment], names: Collection[str] | None = None
+) -> Mapping[str, Turn]:
+    """By buffer of these names (None: all) that forward uses, its turn from forward to backward."""
+    found: dict[str, Turn] = {}
+    numbered = ((place, slot) for place, segment in enumerate(segments) for slot in segment.slots)
+    for number, (place, slot) in enumerate(numbered):
+        pass_ = graph.passes[slot.pass_index]
+        if pass_.direction is Direction.FORWARD and not slot.recompute:
+            for name in pass_.used_buffers if names is None else pass_.used_buffers & {*names}:
+                turn = found.setdefault(name, Turn())
+                turn.slot, turn.segment = number, place
+            continue
+        for use in pass_.reads:
+            if use.buffer in found and not found[use.buffer].is_rewritten:
+                found[use.buffer].reads.append(LaterRead(number, place, use))
+        for name in pass_.written_buffers & found.keys():
+            found[name].is_rewritten = True
+    return found

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ...graph import RAW, Form, Graph, Need, Use, codec_of
-from ..ir.plan import Bridge, Plan
+from ...graph import RAW, Form, Graph, Need, Use, codec_of, is_packed
+from ..ir.plan import HOST, Bridge, Plan
 from .program import ProgramLaunch
 
 Section: TypeAlias = tuple[str, int]
@@ -19,6 +19,11 @@ def by_section(plan: Plan, *, coded: bool) -> dict[Section, list[Bridge]]:
             for section in range(bridge.first, bridge.first + bridge.count):
                 found.setdefault((bridge.buffer, section), []).append(bridge)
     return found
+
+
+def may_be_straight(bridge: Bridge) -> bool:
+    """True if a kernel can encode the sections of a bridge straight to its tier."""
+    return bridge.form != RAW and not is_packed(bridge.form) and bridge.tier == HOST
 
 
 def due_raw(bridges: Bridges, section: Section, slot: int) -> Bridge | None:
@@ -60,10 +65,13 @@ def used_sections(graph: Graph, launch: ProgramLaunch, use: Use) -> tuple[int, i
 def last_launches_before_codes(
     graph: Graph, plan: Plan, launches: Sequence[ProgramLaunch]
 ) -> dict[int, list[tuple[int, Bridge]]]:
-    """By launch, the sections of which it is the last use before their code, with the bridge."""
+    """By launch, the sections of which it is the last use before their code, with the bridge.
+
+    A code that is encoded straight to the host is none of the launches'.
+    """
     starting: dict[int, list[Bridge]] = {}
     for bridge in plan.bridges:
-        if bridge.form != RAW:
+        if bridge.form != RAW and not bridge.zero_copy:
             starting.setdefault(bridge.after, []).append(bridge)
     last: dict[tuple[int, Bridge], int] = {}
     for number, launch in enumerate(launches if starting else ()):

@@ -144,9 +144,12 @@ def _copy_step(prog: Program, item: Item, arena: ArenaLayout, tiers: TierLayout)
     before, to = prog.copy_before(*item), DESTINATIONS[item.lane]
     source = operand(SOURCES[item.lane], None if before is None else Item(*before))
     target = operand(to, None if to is Space.ARENA else item)
-    returns = item.lane in BACK_LANES
+    returns, action = item.lane in BACK_LANES, Action.COPY
+    if interval.leaves_as is not None and not returns:
+        action = Action.RECODE
+        target = target._replace(nbytes=prog.left_nbytes(item.number), form=interval.leaves_as)
     slot = prog.launches[interval.first if returns else interval.last].slot
-    return Step(item.lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
+    return Step(item.lane, action, slot, -1, start, stop, (source,), (target,))
 
 
 def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, ...]:

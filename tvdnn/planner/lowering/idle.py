@@ -153,7 +153,8 @@ def bridges_of(offloaded: Iterable[IdleInterval], codes: Iterable[Bridge] = ()) 
 
     def run(item: tuple[int, Bridge]) -> tuple[object, ...]:
         place, each = item
-        return each.buffer, each.first - place, each.after, each.needed_by, each.form, each.tier
+        way = each.form, each.tier, each.zero_copy
+        return each.buffer, each.first - place, each.after, each.needed_by, *way
 
     for _, items in groupby(enumerate(single), key=run):
         first, *rest = (each for _, each in items)

@@ -265,10 +265,14 @@ class ListScheduler:
                 self.ends[number] = self._compute_s
                 continue
             ready_s = self._ends[live.written] if live.written >= 0 else 0.0
+            nbytes = self.program.left_nbytes(number)
             for pair in self.program.route_out(number):
                 link, free_s = self._costs.links[pair.tier], self._free_s
                 rate = link.out_duplex if free_s[pair.back] > free_s[pair.out] else link.out
-                copy_s = link.latency_s + live.nbytes / rate
+                if live.leaves_as is not None:
+                    rate *= link.zero_copy_share
+                    self._compute_s += link.zero_copy_s(nbytes)
+                copy_s = link.latency_s + nbytes / rate
                 ready_s = max(free_s[pair.out], ready_s) + copy_s
                 free_s[pair.out] = ready_s
             self._landed[number] = ready_s

@@ -66,6 +66,7 @@ class LiveInterval:
     clean: bool = False  # no launch has written it: its tier has the same bytes
     is_offloaded: bool = False  # it ends with an offload; a clean one needs none
     tier: str = HOST  # in which an offload leaves it
+    leaves_as: Form | None = None  # the form in which a kernel encodes it there; None: its own
     pinned_to_phase_end: bool = False  # it lasts until its phase of the step has ended
     earliest_prefetch: int = 0  # launch before which no prefetch is issued
     needed_by: int = NONE  # slot of the plan by which its bridge has it prefetched
@@ -173,6 +174,13 @@ class Program:
     def offload_source(self, number: int) -> int:
         """The number of the interval whose offload left the bytes of prefetched `number`."""
         return offload_source(self.intervals, number)
+
+    def left_nbytes(self, number: int) -> int:
+        """The bytes that the offload of an interval leaves in its tier."""
+        live = self.intervals[number]
+        if live.leaves_as is None:
+            return live.nbytes
+        return in_form(self.graph.buffers[live.buffer], live.leaves_as).section_nbytes(live.section)
 
     def route_out(self, number: int) -> tuple[LanePair, ...]:
         """The links over which offloaded interval `number` leaves, in their order."""

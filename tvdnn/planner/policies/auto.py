@@ -8,6 +8,7 @@ from ..ir.schedule import Schedule
 from ..joint.plan import joint_schedule, leanest_plans
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
+from ..lowering.zero_copy import with_zero_copy
 from ..offload.belady import plans_offloading_all
 from ..problem import GraphProblem, Policy
 from ..timing.simulate import simulate
@@ -36,7 +37,22 @@ def _schedule(problem: GraphProblem) -> Schedule | None:
         other_s = simulate(other, problem.costs).step_s if other else best_s
         if other and other_s < best_s:
             best, best_s = other, other_s
-    return best
+    return straight_if_faster(problem, best, best_s) or best
+
+
+def straight_if_faster(problem: GraphProblem, best: Schedule, best_s: float) -> Schedule | None:
+    """The schedule with codes encoded straight to the host; None where that is not faster."""
+    plan = with_zero_copy(problem.graph, best.plan, problem.costs)
+    other = problem.lowered(plan) if plan else None
+    if other is None:
+        return None
+    other_s = simulate(other, problem.costs).step_s
+    if other_s >= best_s:
+        return None
+    report = other.plan.optimality
+    return replace(
+        other, plan=replace(other.plan, optimality=report and replace(report, step_s=other_s))
+    )
 
 
 def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:

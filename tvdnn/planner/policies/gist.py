@@ -32,7 +32,6 @@ from ...graph import (
     SSDC,
     TF32,
     Buffer,
-    Direction,
     Fact,
     Form,
     Graph,
@@ -45,7 +44,7 @@ from ...graph import (
 )
 from ..ir.plan import Bridge, Plan
 from ..ir.schedule import Schedule
-from ..lowering.codes import codes_left
+from ..lowering.codes import codes_left, turns_of
 from ..lowering.segments import Variant, segments
 from ..problem import GraphProblem, Policy
 
@@ -101,26 +100,17 @@ def gist(
 
 def _encoded(graph: Graph, plan: Plan, codes: Codes) -> Iterator[Bridge]:
     """The bridges over the turn from forward to backward, of maps that backward only reads."""
-    last: dict[str, int] = {}  # by buffer, the slot of its last use in forward
-    later: dict[str, list[tuple[int, Use]]] = {}  # by buffer, slots and uses behind forward
-    overwritten: set[str] = set()
-    for number, slot in enumerate(plan.slots):
-        pass_ = graph.passes[slot.pass_index]
-        if pass_.direction is Direction.FORWARD:
-            last |= dict.fromkeys(pass_.used_buffers, number)
-            continue
-        overwritten |= pass_.written_buffers
-        for use in pass_.reads:
-            later.setdefault(use.buffer, []).append((number, use))
     exact = _read_by_the_loss(graph)
-    for name, uses in later.items():
-        if name in overwritten or name in graph.outputs or name not in last:
+    turns = [each for each in turns_of(graph, plan.segments).items() if each[1].reads]
+    for name, turn in sorted(turns, key=lambda each: each[1].reads[0].slot):
+        uses = [(read.slot, read.use) for read in turn.reads]
+        if turn.is_rewritten or name in graph.outputs:
             continue
         buffer = graph.buffers[name]
         rounded = None if name in exact else codes.rounded_of(buffer)
         for form, needed_by in _forms(buffer, uses, codes.exact_of(buffer), rounded):
             sections = 0, buffer.num_sections
-            yield Bridge(name, *sections, last[name], needed_by, needed_by, form=form, tier=None)
+            yield Bridge(name, *sections, turn.slot, needed_by, needed_by, form=form, tier=None)
 
 
 def _forms(

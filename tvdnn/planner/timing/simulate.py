@@ -13,8 +13,9 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`. A step starts once its lane is free and its waits have ended.
 
     A copy takes its link's latency. It then moves its bytes at the duplex rate while the other lane
-    of the link is busy, else at the full rate of its direction. The second phase starts once the
-    first has ended. Raises ScheduleError at a deadlock.
+    of the link is busy, else at the full rate of its direction. A kernel that encodes straight to
+    the host has a share of this rate, and launches beside it take longer. The second phase starts
+    once the first has ended. Raises ScheduleError at a deadlock.
     """
     simulation = _Simulation(schedule, costs)
     while simulation.start_ready():
@@ -44,8 +45,8 @@ class _Running:
     start_s: float
     since_s: float  # the second from which the remaining work counts
     fixed_s: float  # remaining seconds before bytes move
-    nbytes: float = 0.0  # remaining bytes
-    rate: float = 1.0  # bytes per second
+    nbytes: float = 0.0  # remaining bytes; of a launch remaining seconds by itself
+    rate: float = 1.0  # bytes per second; of a launch its seconds by itself per second
 
     @property
     def end_s(self) -> float:
@@ -109,19 +110,32 @@ class _Simulation:
 
     def _start(self, lane: Lane, index: int) -> None:
         step, now_s = self._schedule.steps[index], self._now_s
-        if step.action is Action.COPY:
+        if lane is not Lane.COMPUTE:
             latency_s, nbytes = self._links[lane].latency_s, step.copied_nbytes
             self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)
             return
         seconds = seconds_alone(self._schedule.graph, step, self._costs)
-        self._running[lane] = _Running(index, now_s, now_s, seconds)
+        self._running[lane] = _Running(index, now_s, now_s, 0.0, seconds)
 
     def _share_link(self) -> None:
-        """Set the rate of each copy in progress."""
+        """Set the rate of each copy in progress, and of the launch beside them."""
+        slowdown = 1.0
         for pair in self._pairs:
             link = self._links[pair.out]
             duplex = pair.out in self._running and pair.back in self._running
             rates = (link.out_duplex, link.back_duplex) if duplex else (link.out, link.back)
-            for lane, rate in zip((pair.out, pair.back), rates, strict=True):
-                if lane in self._running and self._running[lane].rate != rate:
-                    self._running[lane].change_rate(self._now_s, rate)
+            straight = self._is_straight(pair.out)
+            out_rate = rates[0] * (link.zero_copy_share if straight else 1.0)
+            self._set_rate(pair.out, out_rate)
+            self._set_rate(pair.back, rates[1])
+            slowdown *= link.zero_copy_slowdown if straight else 1.0
+        self._set_rate(Lane.COMPUTE, 1.0 / slowdown)
+
+    def _is_straight(self, lane: Lane) -> bool:
+        """Whether a kernel that encodes to the host runs on a lane."""
+        running = self._running.get(lane)
+        return running is not None and self._schedule.steps[running.step].action is Action.RECODE
+
+    def _set_rate(self, lane: Lane, rate: float) -> None:
+        if lane in self._running and self._running[lane].rate != rate:
+            self._running[lane].change_rate(self._now_s, rate)

@@ -16,6 +16,12 @@ ROUTES = {
     Lane.PEER_PREFETCH: (Space.PEER, Space.ARENA),
 }
 
+# A recode on the offload lane encodes straight to the host.
+RECODE_ROUTES = {
+    Lane.COMPUTE: (Space.ARENA, Space.ARENA),
+    Lane.OFFLOAD: (Space.ARENA, Space.SLAB),
+}
+
 
 def check_counts(schedule: Schedule) -> None:
     """Check that each packed code is counted, once, in a word of its own."""
@@ -80,10 +86,15 @@ def recode_problem(graph: Graph, step: Step) -> str | None:
         return f"recodes {len(step.reads)} operands to {len(step.writes)}"
     source, target = step.reads[0], step.writes[0]
     name = f"recodes {source.buffer} [{source.start}, {source.stop})"
-    if step.lane is not Lane.COMPUTE:
+    route = RECODE_ROUTES.get(step.lane)
+    if route is None:
         return f"{name} on the {lane_name(step.lane)} lane"
-    if (source.space, target.space) != (Space.ARENA, Space.ARENA):
-        return f"{name} outside the arena"
+    if (source.space, target.space) != route:
+        where = f"from {source.space.name.lower()} to {target.space.name.lower()}"
+        return f"{name} {where} on the {lane_name(step.lane)} lane"
+    straight = step.lane is not Lane.COMPUTE
+    if straight and (source.form != RAW or is_packed(target.form)):
+        return f"{name} from {source.form} to {target.form} on the {lane_name(step.lane)} lane"
     encodes = source.form == RAW
     if encodes == (target.form == RAW) or source.form.tail or target.form.tail:
         return f"{name} from {source.form} to {target.form}"
