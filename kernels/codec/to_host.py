@@ -2,7 +2,8 @@
 
 The other multiprocessors stay with the kernels that run beside. Codes are those of the codecs'
 other encoders, bit for bit. Codes whose size depends on the values have none: the bitmap encoder
-reaches 20 GB/s this way (H100, bench/encode_to_host.py, 2026-11-26).
+reaches 21 to 29 GB/s this way, and convolutions beside it take two to three times as long (H100,
+bench/encode_to_host.py, 2026-11-26).
 """
 
 from typing import Final
