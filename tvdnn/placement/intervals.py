@@ -73,7 +73,7 @@ def lower_bound_nbytes(groups: Sequence[AllocationGroup]) -> int:
     that it begins in and those whose start it covers. The uppermost interval of a time may leave
     the rest of its last unit.
     """
-    offset, nbytes, first, last = _columns(groups)
+    offset, nbytes, first, last = columns_of(groups)
     ends = align_each(offset + nbytes)
     live = live_by_time(ends - align_each(offset), first, last)
     rest, left = np.zeros_like(live), ends - offset - nbytes
@@ -89,11 +89,11 @@ def max_live_nbytes(groups: Sequence[AllocationGroup]) -> int:
 
 
 def _live_of(groups: Sequence[AllocationGroup]) -> Array:
-    _, nbytes, first, last = _columns(groups)
+    _, nbytes, first, last = columns_of(groups)
     return live_by_time(nbytes, first, last)
 
 
-def _columns(groups: Sequence[AllocationGroup]) -> Array:
+def columns_of(groups: Sequence[AllocationGroup]) -> Array:
     """The fields of all intervals: offset, bytes, first and last time [4, intervals]."""
     intervals = [interval for group in groups for interval in group.intervals]
     return np.array(intervals, np.int64).reshape(-1, 4).T

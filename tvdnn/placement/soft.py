@@ -7,20 +7,21 @@ byte, one interval waits for the other.
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .intervals import ALIGNMENT, AllocationGroup, Array, align_each, peak_live_nbytes
+from .intervals import ALIGNMENT, AllocationGroup, Array, align_each, columns_of, peak_live_nbytes
 from .offsets import lowest_free_of
 
 # Evictions of one group after which it stays unplaced.
 MOST_EVICTIONS = 8
 # Evictions of all groups after which an evicted group stays unplaced.
 MOST_EVICTIONS_OF_ALL = 2000
-# A time after all others.
-NEVER = 1 << 60
+# Intervals up to which the waits of all for each other are kept, in at most 8 MiB.
+FEW_INTERVALS = 1024
 # A wait longer than all others, in preferred time: required lifetimes overlap.
 FORBIDDEN = 1 << 58
 # Factor on the weight in bytes of a group that has evicted others.
@@ -75,10 +76,9 @@ def placement_priority(
 
 
 class _SoftAssignment:
-    """The offsets found so far, and the placed intervals as columns of an array.
+    """The offsets found so far, and the bytes of each interval that is placed.
 
-    Its rows: low byte, high byte, first and last preferred time, first and last required time,
-    number of the group.
+    Intervals are numbered group by group. Those of group i are `_starts[i]` to `_starts[i + 1]`.
     """
 
     def __init__(
@@ -87,12 +87,17 @@ class _SoftAssignment:
         required: Sequence[AllocationGroup],
         capacity: int,
     ) -> None:
+        counts = [len(each.intervals) for each in preferred]
         self.offsets = [0] * len(preferred)
         self._preferred, self._required, self._capacity = preferred, required, capacity
-        self._rows: Array = np.zeros((7, sum(len(each.intervals) for each in preferred)), np.int64)
-        self._rows[[2, 4]] = NEVER
-        self._unused = list(range(self._rows.shape[1]))
-        self._columns: dict[int, list[int]] = {}
+        self._starts = [0, *accumulate(counts)]
+        self._owners = np.repeat(np.arange(len(counts)), counts)
+        self._soft, self._hard = columns_of(preferred), columns_of(required)
+        self._within, self._nbytes = self._soft[0], self._soft[1]
+        self._lows, self._highs = np.zeros((2, self._starts[-1]), np.int64)
+        self._placed = np.zeros(self._starts[-1], np.bool_)
+        few = self._starts[-1] <= FEW_INTERVALS
+        self._known = self._waits(slice(None), slice(None)) if few else None
         self._weights = np.array([each.nbytes for each in preferred], np.float64)
 
     def add(self, index: int) -> Sequence[int] | None:
@@ -109,7 +114,7 @@ class _SoftAssignment:
             offsets = _candidates(lows, highs, highest)
             hard = waits >= FORBIDDEN
             ends = lows[hard], highs[hard]
-            free = offsets[_sums(offsets, *ends, np.ones(len(ends[0]))) == 0]
+            free = offsets[_sums(offsets, *ends) == 0]
             if free.size:
                 soft = ~hard
                 longest = _longest_waits(free, lows[soft], highs[soft], waits[soft])
@@ -120,60 +125,79 @@ class _SoftAssignment:
                 evicted = sorted(set(owners[inside & hard].tolist()))
                 self._weights[index] *= EVICTOR_WEIGHT
         for other in evicted:
-            self._remove(other)
+            self._placed[self._intervals(other)] = False
         self._place(index, offset)
         return evicted
+
+    def _intervals(self, index: int) -> slice:
+        return slice(self._starts[index], self._starts[index + 1])
 
     def _blocked(self, index: int) -> tuple[Array, Array, Array, Array]:
         """Open ranges of offsets that placed intervals block.
 
         Gives their low and high ends, their waits in preferred time, and the blocking groups.
         """
-        found = []
-        both = self._preferred[index].intervals, self._required[index].intervals
-        for soft, hard in zip(*both, strict=True):
-            _, _, first, last, since, until, _ = self._rows
-            may = (first <= soft.last) & (last >= soft.first)
-            must = (since <= hard.last) & (until >= hard.first)
-            near = (may | must).nonzero()[0]
-            low, high, first, last, _, _, owner = self._rows[:, near]
-            waits = np.minimum(last, soft.last) - np.maximum(first, soft.first) + 1
-            lows, highs = low - soft.offset - soft.nbytes, high - soft.offset
-            found.append((lows, highs, np.where(must[near], FORBIDDEN, waits), owner))
-        lows, highs, waits, owners = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return lows, highs, waits, owners
+        mine = self._intervals(index)
+        if self._known is None:
+            near = self._near(index)
+            waits = self._waits(mine, near)
+            own, at = (waits > 0).nonzero()
+            found, other = waits[own, at], near[at]
+        else:
+            own, other = ((self._known[mine] > 0) & self._placed).nonzero()
+            found = self._known[mine][own, other]
+        within = self._within[mine][own]
+        lows = self._lows[other] - within - self._nbytes[mine][own]
+        return lows, self._highs[other] - within, found, self._owners[other]
+
+    def _near(self, index: int) -> Array:
+        """The placed intervals that share a time with the group's."""
+        near = np.zeros_like(self._placed)
+        both = self._preferred[index], self._required[index]
+        for group, (_, _, first, last) in zip(both, (self._soft, self._hard), strict=True):
+            near |= (first <= group.last) & (last >= group.first)
+        found: Array = (near & self._placed).nonzero()[0]
+        return found
+
+    def _waits(self, mine: slice, others: Array | slice) -> Array:
+        """How long each of these intervals would wait for each of the others [these, others].
+
+        The wait is at most 0 where they share no time, and FORBIDDEN where required lifetimes do.
+        """
+        preferred, required = (
+            np.minimum(last[others], last[mine, None])
+            - np.maximum(first[others], first[mine, None])
+            for _, _, first, last in (self._soft, self._hard)
+        )
+        waits: Array = np.where(required >= 0, FORBIDDEN, preferred + 1)
+        return waits
 
     def _place(self, index: int, offset: int) -> None:
+        mine = self._intervals(index)
         self.offsets[index] = offset
-        columns = self._columns[index] = []
-        both = self._preferred[index].intervals, self._required[index].intervals
-        for soft, hard in zip(*both, strict=True):
-            columns.append(self._unused.pop())
-            low = offset + soft.offset
-            times = soft.first, soft.last, hard.first, hard.last
-            self._rows[:, columns[-1]] = (low, low + soft.nbytes, *times, index)
-
-    def _remove(self, index: int) -> None:
-        columns = self._columns.pop(index)
-        self._rows[2, columns] = self._rows[4, columns] = NEVER
-        self._unused += columns
+        self._lows[mine] = lows = offset + self._within[mine]
+        self._highs[mine] = lows + self._nbytes[mine]
+        self._placed[mine] = True
 
 
 def _candidates(lows: Array, highs: Array, highest: int) -> Array:
     """The aligned offsets 0, `highest` and, between them, the ends of the open ranges, sorted.
 
-    No other offset lies in fewer of the ranges.
+    No other offset lies in fewer of the ranges. An offset may be there several times.
     """
-    ends = np.unique(np.concatenate(([0, highest], align_each(highs), lows & -ALIGNMENT)))
+    ends = np.concatenate(([0, highest], align_each(highs), lows & -ALIGNMENT))
     offsets: Array = ends[(ends >= 0) & (ends <= highest)]
+    offsets.sort()
     return offsets
 
 
-def _sums(offsets: Array, lows: Array, highs: Array, amounts: Amounts) -> Amounts:
-    """By offset, the sum of the amounts of the open ranges (low, high) that hold it."""
+def _sums(
+    offsets: Array, lows: Array, highs: Array, amounts: Amounts | None = None
+) -> Amounts | Array:
+    """By offset, the sum of the amounts (default: 1) of the open ranges (low, high) with it."""
     starts, stops = offsets.searchsorted(lows, "right"), offsets.searchsorted(highs, "left")
     begun, ended = (np.bincount(at, amounts, 1 + len(offsets)) for at in (starts, stops))
-    sums: Amounts = (begun - ended)[:-1].cumsum()
+    sums: Amounts | Array = (begun - ended)[:-1].cumsum()
     return sums
 
 
