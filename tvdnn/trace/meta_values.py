@@ -1,6 +1,7 @@
 """The values of traced calls: tensors of the meta device, which have sizes and no data."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,16 +49,13 @@ class MetaValues:
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
         if rearranges_in_place(node):
             return None
-        self._call.evaluating = True
         try:
             with torch.inference_mode(False), torch.no_grad():
-                return self._evaluated(node, args, kwargs)
+                return self._call.evaluated(partial(self._evaluated, node, args, kwargs))
         except FOREIGN as error:
             if translator_of(node) is not None:
                 raise InputError(self._refused_sizes(node, error)) from error
             return None
-        finally:
-            self._call.evaluating = False
 
     def _refused_sizes(self, node: fx.Node, error: Exception) -> str:
         """Why torch refuses the sizes of a call: the layer or function, the shapes and the line."""

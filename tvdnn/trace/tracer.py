@@ -27,7 +27,7 @@ from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
-from .modules import BRANCH_DROPPERS, module_refusal
+from .modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
 from .node_ops import NodeOps
 from .node_records import NodeRecords
 from .python.outputs import taken_apart
@@ -152,9 +152,16 @@ class MetaTracer(fx.Tracer):
         """The proxy of a new node.
 
         Where torch returns an argument itself (`x.relu_()`, `x.contiguous()`), the result is the
-        proxy of that argument, which stands for the new node from then on.
+        proxy of that argument, which stands for the new node from then on. What the tracer asks
+        of tensors meanwhile is no call of the network.
         """
-        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        make = super().create_proxy
+        return self.call.evaluated(
+            lambda: self._present(make(kind, target, args, kwargs, *rest, **options), args, kwargs)
+        )
+
+    def _present(self, proxy: fx.Proxy, args: Any, kwargs: Any) -> fx.Proxy:
+        """The proxy, or that of the argument which the call has returned."""
         value = proxy.node.meta["value"]
         if not isinstance(value, Tensor):
             return proxy
@@ -192,7 +199,8 @@ class MetaTracer(fx.Tracer):
                 result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
             else:  # of parameters alone
                 result = _as_far_as_known(forward, *args, **kwargs)
-            self._refuse_draws()
+            if not _is_plain_layer(m) or m is self.call.net:
+                self._refuse_draws()
             return result
         except (TraceError, *FOREIGN):
             self._failed = self._failed or self.call.path_now()
@@ -318,6 +326,12 @@ def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
         return partial(drop_branch, module)  # their forward draws by torch
     return None
+
+
+def _is_plain_layer(module: torch.nn.Module) -> bool:
+    """Whether a module runs no code but torch's and tvdnn's, which draws on no host."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return type(module).__module__.startswith(LAYER_PACKAGES) and not hooked
 
 
 def _reads_maps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
