@@ -16,7 +16,7 @@ from tvdnn.planner.make import Problem
 from tvdnn.units import KIB
 
 BATCH, EPOCHS, SIDE, TESTED = 32, 6, 32, 360
-STEPS, COMPARED = 6 * 45, 2 * 45  # of six epochs, the last step of each with 29 images; of two
+STEPS, COMPARED = 6 * 45, 45 + 5  # of six epochs, the last step of each with 29 images
 CHUNK_SIZE = 64 * KIB
 LEARNING_RATE = 0.03
 
