@@ -228,8 +228,8 @@ def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
     """Maps and gradients leave between the passes over the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(residual(8), nn.ReLU(), residual(8), nn.Flatten(), nn.Linear(8 * 64, 4))
-    batches = random_batches(STEPS, (16, 8, 8, 8), CLASSES, 0)
-    graph = training_graph(net, batches[0][0], optimizer=SGD(momentum=0.9), sections=16, fuse=True)
+    batches = random_batches(STEPS, (10, 8, 8, 8), CLASSES, 0)
+    graph = training_graph(net, batches[0][0], optimizer=SGD(momentum=0.9), sections=10, fuse=True)
     floor, _ = Problem(graph, h200(graph)).floor("auto")
     schedule = planned(graph, "auto", floor)
     check(schedule)

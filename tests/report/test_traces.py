@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from tests.support.searching import few_trials
-from tvdnn import cli, models
+from tvdnn import cli
 from tvdnn.engine import training_graph
 from tvdnn.errors import InputError
 from tvdnn.experiment import processes
+from tvdnn.models.resnet import BasicBlock, ResNet
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import prefetched_nbytes
@@ -36,7 +37,7 @@ PNG = b"\x89PNG\r\n"
 @pytest.fixture(scope="module")
 def schedule() -> Schedule:
     """One that moves maps, makes some again and waits."""
-    net = models.resnet18(width=0.25).to("meta")
+    net = ResNet(BasicBlock, (1, 1, 1, 1), width=0.25).to("meta")
     x = torch.empty(16, 3, 64, 64, device="meta")
     graph = training_graph(net, x, chunk_size=MIB // 8, fuse=True)
     budget = make_schedule(graph, COSTS, policy="keep").peak_nbytes * 5 // 9
