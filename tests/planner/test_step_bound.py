@@ -45,6 +45,7 @@ def vgg16() -> Graph:
         ("keep", "vdnn-all:m", "vdnn-conv:p", "vdnn-dyn", "superneurons:lru", "auto")
     ),
 )
+@pytest.mark.usefixtures("few_trials")
 def test_no_policy_beats_it(
     seed: int, batch: int, chunk_size: int, share: float, policy: str
 ) -> None:
