@@ -156,9 +156,10 @@ class MetaTracer(fx.Tracer):
         of tensors meanwhile is no call of the network.
         """
         make = super().create_proxy
-        return self.call.evaluated(
+        proxy: fx.Proxy = self.call.evaluated(
             lambda: self._present(make(kind, target, args, kwargs, *rest, **options), args, kwargs)
         )
+        return proxy
 
     def _present(self, proxy: fx.Proxy, args: Any, kwargs: Any) -> fx.Proxy:
         """The proxy, or that of the argument which the call has returned."""
