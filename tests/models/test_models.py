@@ -201,9 +201,7 @@ def with_torchs_functions(net: torch.nn.Module) -> torch.nn.Module:
     return torch.fx.symbolic_trace(net.eval())
 
 
-@pytest.mark.parametrize(
-    ("name", "lr"), [("vgg16", 1e-3), ("vgg16", 1e-2), ("vgg116", 1e-2), ("vgg416", 1e-2)]
-)
+@pytest.mark.parametrize(("name", "lr"), [("vgg16", 1e-3), ("vgg16", 1e-2), ("vgg416", 1e-2)])
 def test_deep_networks_stay_finite(name: str, lr: float) -> None:
     torch.manual_seed(0)
     net = with_torchs_functions(models.by_name(name, width=0.125, num_classes=10))

@@ -66,6 +66,7 @@ def test_any_chain_has_the_bits_of_keep(
     assert drawn.assert_bits(schedule, kept).touched_nbytes <= schedule.arena_nbytes
 
 
+@pytest.mark.usefixtures("few_trials")
 def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
     """No pass runs twice: two chains would both have those backward passes."""
     upsampled = nn.Sequential(_upsampling(11), _upsampling(8), nn.BatchNorm2d(4))
