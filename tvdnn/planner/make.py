@@ -1,13 +1,13 @@
 """Making schedules: from a step and a policy's name to a checked schedule inside a budget."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..gc_pause import without_collection
-from ..graph import Graph, GraphVariants
+from ..graph import Form, Graph, GraphVariants
 from ..units import Limit
 from .ir.budgets import NO_TIERS, Budgets, TierBudgets
 from .ir.costs import Costs
@@ -33,8 +33,9 @@ class Problem:
 
     `step` is its graph, or its graphs, of which each policy takes the one that suits it. `budget`
     are device bytes, "min" for each policy's floor, None without a limit; `host_budget` are pinned
-    bytes; `tiers` are the budgets of other tiers. Without `paged` no arena lies in pages. What is
-    found of a graph, whatever the budget, is found once.
+    bytes; `tiers` are the budgets of other tiers. Without `paged` no arena lies in pages. `lossy`
+    are the codecs that may round maps in plans of auto, by map; `exact` is auto's schedule without
+    them, where it is known. What is found of a graph, whatever the budget, is found once.
     """
 
     def __init__(
@@ -46,15 +47,27 @@ class Problem:
         tiers: TierBudgets = NO_TIERS,
         *,
         paged: bool = True,
+        lossy: Mapping[str, Form] | None = None,
+        exact: Schedule | None = None,
     ) -> None:
         self.costs, self.budget, self.host_budget, self.tiers = costs, budget, host_budget, tiers
-        self._step, self._paged = step, paged
+        self._step, self._paged, self._lossy, self._exact = step, paged, lossy or {}, exact
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
 
     def within(self, budget: Limit, host_budget: int | None = None) -> "Problem":
         """The problem inside another budget, and inside another of the host where one is given."""
         host = self.host_budget if host_budget is None else host_budget
-        other = Problem(self._step, self.costs, budget, host, self.tiers, paged=self._paged)
+        limits = budget, host, self.tiers
+        other = Problem(self._step, self.costs, *limits, paged=self._paged, lossy=self._lossy)
+        other._known = self._known
+        return other
+
+    def rounding(self, lossy: Mapping[str, Form], exact: Schedule | None = None) -> "Problem":
+        """The problem in which these codecs may round maps; `exact` is its schedule without."""
+        limits = self.budget, self.host_budget, self.tiers
+        other = Problem(
+            self._step, self.costs, *limits, paged=self._paged, lossy=lossy, exact=exact
+        )
         other._known = self._known
         return other
 
@@ -145,7 +158,8 @@ class Problem:
         graph = self.graph(policy.name)
         limits = budget, self.host_budget, self.tiers
         budgets = Budgets.of(graph, *limits, paged=self._paged)
-        return GraphProblem(graph, self.costs, budgets, self._known.setdefault(id(graph), {}))
+        known = self._known.setdefault(id(graph), {})
+        return GraphProblem(graph, self.costs, budgets, known, self._lossy, self._exact)
 
     def _at_floor(self, policy: Policy) -> MinimumSchedule:
         """The plan of the policy that has the lowest floor."""

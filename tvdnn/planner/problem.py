@@ -1,11 +1,11 @@
 """Problem of planning one graph: its costs, the bytes to plan inside; and what a policy is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import HostMemoryError
-from ..graph import Graph, GraphVariants
+from ..graph import Form, Graph, GraphVariants
 from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.plan import Plan
@@ -18,14 +18,26 @@ T = TypeVar("T")
 class GraphProblem:
     """One graph to plan, the costs of its passes and the bytes to plan inside.
 
-    `known` holds what was found of the graph and its costs alone, whatever the budgets.
+    `known` holds what was found of the graph and its costs alone, whatever the budgets. `lossy` are
+    the codecs that may round maps, by map, and `exact` a schedule without them, where it is known.
     """
 
     def __init__(
-        self, graph: Graph, costs: Costs, budgets: Budgets, known: dict[object, Any] | None = None
+        self,
+        graph: Graph,
+        costs: Costs,
+        budgets: Budgets,
+        known: dict[object, Any] | None = None,
+        lossy: Mapping[str, Form] | None = None,
+        exact: Schedule | None = None,
     ) -> None:
         self.graph, self.costs, self.budgets = graph, costs, budgets
+        self.lossy, self.exact = lossy or {}, exact
         self._known = {} if known is None else known
+
+    def without_rounding(self) -> "GraphProblem":
+        """The problem in which no map may be rounded."""
+        return GraphProblem(self.graph, self.costs, self.budgets, self._known)
 
     def affordable_plans(self, work: int) -> int:
         """How many plans may be tried whose sections and passes are `work` in all."""

@@ -6,19 +6,20 @@ segment of a reader, or by block in it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import inf
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...graph import RAW, Buffer, Form, in_form, is_packed
+from ...graph import RAW, Buffer, Form, in_form, is_lossy, is_packed
 from ..ir.costs import Costs
 from ..ir.plan import HOST
 from ..lowering.codes import Encoded, codable
 from ..lowering.idle import IdleInterval
+from ..lowering.rounded_codes import forms_beside
 from ..recompute.skeleton import MapMaking, Skeleton
 from ..recompute.supplies import Supply
 from ..recompute.weave import Making
@@ -27,6 +28,7 @@ from .maker_runs import MakerRun, MakerRuns, Uses
 MOST_STEPS = 200  # of a clock
 FLOW_SHARE = 0.7  # of the steps, that go to launches by the idle bytes that they use
 
+EXACT: Final[Mapping[str, Form]] = {}  # no map is rounded
 ClassKey: TypeAlias = tuple[str, int, int, int, int, Form]
 
 
@@ -82,7 +84,7 @@ class CodedColumn:
     buffer: str
     form: Form
     classes: tuple[int, ...]
-    nbytes: Mapping[int, int]  # by class, of the codes
+    nbytes: Mapping[int, int]  # by class, of the codes, with the bits beside rounded values
     seconds: Mapping[int, tuple[float, float]]  # by class, of encoding and of decoding
 
 
@@ -123,10 +125,10 @@ class BlockColumn:
 
 
 class Columns:
-    """All columns of a skeleton."""
+    """All columns of a skeleton. `lossy` are the codecs that may round maps, by map."""
 
-    def __init__(self, skeleton: Skeleton, costs: Costs) -> None:
-        self.skeleton, self.costs = skeleton, costs
+    def __init__(self, skeleton: Skeleton, costs: Costs, lossy: Mapping[str, Form] = EXACT) -> None:
+        self.skeleton, self.costs, self._lossy = skeleton, costs, lossy
         self.clock = Clock(skeleton, costs)
         self.classes = tuple(self._classes())
         self.of_buffer: Mapping[str, list[int]] = defaultdict(list)
@@ -253,25 +255,37 @@ class Columns:
             seconds_of_run = self.runs[absent.run].seconds
             makers_s[absent.buffer] = min(seconds_of_run, makers_s.get(absent.buffer, inf))
         graph, trips = self.skeleton.program.graph, set(self.skeleton.forward_backward_idle)
-        for name, form in codable(graph):
+        exact = ((name, form) for name, form in codable(graph) if name not in self._lossy)
+        for name, form in (*exact, *self._lossy.items()):
             classes = [n for n in self.of_buffer[name] if self.classes[n].members[0] in trips]
             buffer = graph.buffers[name]
-            coded = in_form(buffer, form)
+            forms = forms_beside(graph, name, form) if is_lossy(form) else (form,)
             nbytes = {
-                number: sum(coded.section_nbytes(i.section) for i in self.classes[number].members)
+                number: sum(
+                    in_form(buffer, each).section_nbytes(idle.section)
+                    for each in forms
+                    for idle in self.classes[number].members
+                )
                 for number in classes
             }
-            seconds = {n: self._recode_s(self.classes[n], buffer, form) for n in classes}
+            seconds = {n: self._recode_s(self.classes[n], buffer, forms) for n in classes}
             raw = sum(self.classes[number].nbytes for number in classes)
             recode_s, freed = sum(map(sum, seconds.values())), raw - sum(nbytes.values())
             if classes and recode_s * raw < makers_s.get(name, inf) * freed:
                 yield CodedColumn(name, form, tuple(classes), nbytes, seconds)
 
-    def _recode_s(self, each: IdleClass, buffer: Buffer, form: Form) -> tuple[float, float]:
+    def _recode_s(
+        self, each: IdleClass, buffer: Buffer, forms: Sequence[Form]
+    ) -> tuple[float, float]:
+        """Seconds of encoding in all forms, and of decoding the first. Others are read as codes."""
         bounds = [buffer.bounds(idle.section) for idle in each.members]
         encoding, decoding = (
-            sum(self.costs.recode_s(buffer, stop - start, *forms) for start, stop in bounds)
-            for forms in ((RAW, form), (form, RAW))
+            sum(
+                self.costs.recode_s(buffer, stop - start, *way)
+                for start, stop in bounds
+                for way in ways
+            )
+            for ways in ([(RAW, form) for form in forms], [(forms[0], RAW)])
         )
         return encoding, decoding
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.optimize import linprog
 
+from ...graph import is_lossy
 from ..ir.plan import HOST
 from .columns import AbsentColumn, Columns
 from .rows import Array, SparseRows, Term
@@ -282,11 +283,16 @@ class JointLP:
         for number, each in enumerate(columns.away):
             if each.coded is None:
                 away[each.number].append(number)
+        rounded = defaultdict[str, list[int]](list)  # of which nothing is made again
         for number, coded in enumerate(columns.coded, self._coded):
+            if is_lossy(coded.form):
+                rounded[coded.buffer].append(number)
             for which in coded.classes:
                 away[which].append(number)
         for number, run in enumerate(columns.runs):
             for name, other in run.takes:
+                for coded_number in rounded[name] if other is None else ():
+                    self._ub.add([(self._runs + number, 1.0), (coded_number, 1.0)], 1.0)
                 again = [] if other is None else [(self._runs + other, -1.0)]
                 if columns.is_used_from(name, run.point):
                     covering = [n for n in absent[name] if self._covers(n, run.point)]

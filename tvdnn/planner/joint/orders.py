@@ -1,12 +1,12 @@
 """Orders: a skeleton without recompute, and the skeletons that make some of its maps again."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from ...graph import RAW, Graph
+from ...graph import RAW, Form, Graph
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..lowering.segments import Variant
@@ -46,14 +46,18 @@ class JointChoice:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """A skeleton without recompute, and what may be made again in it."""
+    """A skeleton without recompute, and what may be made again in it.
+
+    `lossy` are the codecs that may round maps, by map.
+    """
 
     skeleton: Skeleton
     costs: Costs
+    lossy: Mapping[str, Form] = field(default_factory=dict)
 
     @cached_property
     def columns(self) -> Columns:
-        return Columns(self.skeleton, self.costs)
+        return Columns(self.skeleton, self.costs, self.lossy)
 
     @property
     def kind(self) -> tuple[bool, bool, bool, int]:

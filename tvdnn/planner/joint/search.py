@@ -5,12 +5,14 @@ rounded by dives. Single decisions are changed as long as the timetable gets sho
 exceeds the memory leaves, outermost maps first. The fastest choices are placed and simulated.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
 
+from ...graph import Graph
 from ...placement.cuda_blocks import usable_nbytes
+from ..ir.costs import Costs
 from ..lowering.segments import Variant
 from ..lowering.spill import with_spills
 from ..lowering.timetable import schedule_within
@@ -98,7 +100,7 @@ class JointSearch:
         Blocks of other sizes are tried of the best kind of order alone, and of kinds as good.
         Orders whose optimum is far above the least are left out.
         """
-        known = self.problem.once(orders)
+        known = self._orders(orders)
         firsts = [order for order in known if order.skeleton.choice.rest is Variant.PERFORMANCE]
         solved = [*self._solutions(firsts)]
         least_s = min((solution.step_s for _, solution in solved), default=inf)
@@ -107,7 +109,7 @@ class JointSearch:
         solved += self._solutions(o for o in others if o.kind in (best or [firsts[0].kind]))
         least_s = min((solution.step_s for _, solution in solved), default=inf)
         if least_s > TIGHT * firsts[0].skeleton.compute_s(self.problem.costs):
-            solved += self._solutions(self.problem.once(staged_orders))
+            solved += self._solutions(self._orders(staged_orders))
             least_s = min((solution.step_s for _, solution in solved), default=inf)
 
         def promise(item: tuple[Order, Solution]) -> tuple[float, int]:
@@ -116,6 +118,11 @@ class JointSearch:
 
         ranked = sorted(solved, key=promise)
         return [item for item in ranked if item[1].step_s <= NEAR * least_s]
+
+    def _orders(self, find: Callable[[Graph, Costs], list[Order]]) -> list[Order]:
+        """The orders found of the graph, in which maps may be rounded as the problem allows."""
+        known, lossy = self.problem.once(find), self.problem.lossy
+        return [replace(order, lossy=lossy) for order in known] if lossy else known
 
     def _solutions(self, known: Iterable[Order]) -> Iterator[tuple[Order, Solution]]:
         for order in known:

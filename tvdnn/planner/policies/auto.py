@@ -20,10 +20,20 @@ AUTO = "auto"
 
 
 def _schedule(problem: GraphProblem) -> Schedule | None:
-    """keep's schedule where it fits, else the faster of the joint planner and of vDNN's trials."""
+    """keep's schedule where it fits, else the faster one of an exact plan and a rounded one."""
     kept = keep_schedule(problem)
     if kept is not None:
         return kept
+    exact = problem.exact or _exact_schedule(problem.without_rounding())
+    rounded = joint_schedule(problem, AUTO) if problem.lossy else None
+    if exact is None or rounded is None or not rounded.plan.rounded:
+        return exact
+    seconds = [simulate(each, problem.costs).step_s for each in (exact, rounded)]
+    return exact if seconds[0] <= seconds[1] else rounded
+
+
+def _exact_schedule(problem: GraphProblem) -> Schedule | None:
+    """The faster one of the joint planner's schedule and of vDNN's trials."""
     best = joint_schedule(problem, AUTO)
     if best is None:
         best = heuristic(problem)

@@ -45,6 +45,7 @@ from ...graph import (
 from ..ir.plan import Bridge, Plan
 from ..ir.schedule import Schedule
 from ..lowering.codes import codes_left, turns_of
+from ..lowering.rounded_codes import read_by_the_loss
 from ..lowering.segments import Variant, segments
 from ..problem import GraphProblem, Policy
 
@@ -100,7 +101,7 @@ def gist(
 
 def _encoded(graph: Graph, plan: Plan, codes: Codes) -> Iterator[Bridge]:
     """The bridges over the turn from forward to backward, of maps that backward only reads."""
-    exact = _read_by_the_loss(graph)
+    exact = read_by_the_loss(graph)
     turns = [each for each in turns_of(graph, plan.segments).items() if each[1].reads]
     for name, turn in sorted(turns, key=lambda each: each[1].reads[0].slot):
         uses = [(read.slot, read.use) for read in turn.reads]
@@ -134,17 +135,6 @@ def _forms(
             return
     if exact is not None:
         yield exact, uses[0][0]
-
-
-def _read_by_the_loss(graph: Graph) -> set[str]:
-    """The buffers of which a pass makes a gradient without another one."""
-    found = set[str]()
-    for pass_ in graph.passes:
-        kinds = {graph.buffers[name].kind for name in pass_.read_buffers}
-        written = {graph.buffers[name].kind for name in pass_.written_buffers}
-        if Kind.GRAD in written and Kind.GRAD not in kinds:
-            found |= pass_.read_buffers
-    return found
 
 
 def _pays(buffer: Buffer, form: Form) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph import Graph
+from ...graph import Graph, is_lossy
 from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
@@ -26,6 +26,7 @@ from ..lowering.idle import IdleInterval, bridges_of, forward_backward_idle, int
 from ..lowering.launch_limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
+from ..lowering.rounded_codes import rounded_between
 from ..lowering.segments import Variant, block_rows, pass_groups
 from .barriers import Phase
 from .candidates import Candidates
@@ -208,8 +209,15 @@ def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -
     parts = tuple(weave(graph, supplies, runs, made, choice.rest, lasting=not choice.made))
     known = candidates.supplies.producers
     codes = tuple(codes_left(graph, parts, known)) if choice.coded else ()
-    encoded = tuple(codes_between(graph, parts, choice.encoded, codes)) if choice.encoded else ()
-    return Skeleton(candidates, choice, build_program(graph, Plan("auto", parts, codes + encoded)))
+    rounded = {each for each in choice.encoded if is_lossy(each.form)}
+    encoded = [
+        bridge
+        for between, maps in ((codes_between, choice.encoded - rounded), (rounded_between, rounded))
+        if maps
+        for bridge in between(graph, parts, maps, codes)
+    ]
+    plan = Plan("auto", parts, (*codes, *encoded))
+    return Skeleton(candidates, choice, build_program(graph, plan))
 
 
 def _regions(
