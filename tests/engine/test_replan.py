@@ -113,7 +113,7 @@ def test_a_step_takes_the_new_plan_over_by_itself(gate: Gate) -> None:
     before = trainer.schedule
     gate.await_one()
     gate.open()
-    trainer._core._replanner.wait()
+    trainer._core.new_plans.measured.wait()
     assert trainer.schedule is before
     for x, y in batches(1):
         trainer.step(x, y)
@@ -226,7 +226,7 @@ def test_a_plan_that_nobody_waits_for_any_more_is_dropped(gate: Gate, end: str) 
             trainer.step(x, y)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert not trainer._core._replanner.pending
+    assert not trainer._core.new_plans.measured.pending
 
 
 @pytest.mark.parametrize("slab_nbytes", [0, MIB])

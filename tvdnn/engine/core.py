@@ -17,7 +17,6 @@ from ..planner.ir.plan import FILE
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
 from ..planner.make import Problem
-from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.binding import Tensors
 from ..runtime.pages import maps_pages
@@ -31,13 +30,13 @@ from .build import (
     default_costs,
     with_chunks,
 )
-from .code_counts import CodeCount, CodeCounts
 from .computed_weights import ComputedParameters
 from .control import make_control
 from .engine_request import EngineRequest, Resolved
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
-from .replan_workers import Replanner
+from .new_plans import NewPlans
+from .rounding_search import Verdict
 from .step_memory import StepMemory
 from .step_watch import StepWatch
 
@@ -74,8 +73,7 @@ class Core:
         self.runners: dict[Hashable, Runner] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._paged = maps_pages(self.device)
-        self._replanner = Replanner(paged=self._paged)
-        self._code_counts = CodeCounts()
+        self.new_plans = NewPlans(requested, paged=self._paged)
         self.measures_next = False
         self.closed = False
         self.preparations = 0  # counts; each one overwrites the maps in the arena
@@ -127,7 +125,7 @@ class Core:
         elif begins:
             self._replace_plan(key, updates)
         if self.measures_next:
-            self._replanner.watch(key, StepWatch(self.runners[key], None))
+            self.new_plans.measured.watch(key, StepWatch(self.runners[key], None))
             self.measures_next = False
         with self.on_device():
             self.memory.fit(self.runners[key].schedule, self._suspend)
@@ -141,52 +139,46 @@ class Core:
             runner.close()
         self.costs.pop(key, None)
         self._resolved.pop(key, None)
-        self._replanner.forget(key)
-        self._code_counts.forget(key)
+        self.new_plans.forget(key)
 
     def run(self, key: Hashable, half: int = 0) -> None:
         """Run one half of the step of the runner for `key`; watch the first steps."""
         runner, costs = self.runners[key], self.costs[key]
-        if self._replanner.run(key, runner, costs, half):
+        if self.new_plans.measured.run(key, runner, costs, half):
             self._ask(key)
         if half == len(runner.halves) - 1:
-            self._code_counts.follow(key, runner, costs, self._pinned_budget)
+            self.new_plans.counts.follow(key, runner, costs, self._pinned_budget)
+            self.new_plans.rounding.follow(key)
 
-    def feedback(self, key: Hashable) -> Calibration | None:
-        """The step that was measured last for `key` beside its prediction."""
-        return self._replanner.feedback(key)
-
-    def code_counts(self, key: Hashable) -> tuple[CodeCount, ...]:
-        """The most values of each packed code in the steps of the present plan for `key`."""
-        return self._code_counts.of(key)
-
-    @property
-    def replanning(self) -> bool:
-        """Whether a new plan is being made, or waits for the step that takes it over."""
-        return bool(self._replanner.pending or self._code_counts.pending)
+    def judged(self, key: Hashable, verdict: Verdict, updates: UpdatesOf) -> None:
+        """Note the errors of the gradients for `key`. Over the limit, the exact plan is taken."""
+        exact = self.new_plans.rounding.note(key, self.runners[key], verdict)
+        if exact is not None:
+            lead, costs = self._resolved[key].choice.lead, self.costs[key]
+            self._replace_runner(key, exact, updates)
+            self._watch(key)
+            self.new_plans.rounding.ask(key, costs, lead, self._pinned_budget)
 
     def wait_for_plans(self) -> tuple[Hashable, ...]:
         """Wait until no new plan is being made; returns the keys of the new plans.
 
         The next step for such a key takes the new plan over.
         """
-        self._replanner.wait()
-        self._code_counts.wait()
+        self.new_plans.wait()
         present = self.states.keys()
-        pending = dict.fromkeys((*self._replanner.pending, *self._code_counts.pending))
-        return tuple(key for key in pending if key in present)
+        return tuple(key for key in self.new_plans.pending if key in present)
 
     def _watch(self, key: Hashable) -> None:
         """Watch the first steps of the runner for `key` if they are predicted and can be timed."""
         runner, costs = self.runners[key], self.costs[key]
         if self.requested.feedback and costs.measured and runner.measures:
             predicted_s = simulate(runner.schedule, costs).step_s
-            self._replanner.watch(key, StepWatch(runner, predicted_s))
+            self.new_plans.measured.watch(key, StepWatch(runner, predicted_s))
 
     def _ask(self, key: Hashable) -> None:
         """Have the plan for `key` made anew."""
-        choice = self._resolved[key].choice
-        self._replanner.ask(key, choice.policy, choice.lead, self._pinned_budget)
+        choice, lossy = self._resolved[key].choice, self.new_plans.rounding.lossy(key)
+        self.new_plans.measured.ask(key, choice.policy, choice.lead, self._pinned_budget, lossy)
 
     @property
     def _pinned_budget(self) -> int:
@@ -200,16 +192,20 @@ class Core:
 
     def _replace_plan(self, key: Hashable, updates: UpdatesOf) -> None:
         """Take over new costs for `key`, if they are there, and a plan that is faster by them."""
-        answer = self._replanner.answer(key)
+        answer = self.new_plans.measured.answer(key)
         if answer is not None:
             self.costs[key] = answer.costs
             if answer.schedule is not None:
                 present = self.runners[key].schedule
                 self._replace_runner(key, answer.schedule, updates)
-                self._replanner.taken_over(key, present)
-        roomy = self._code_counts.answer(key, self.runners[key].schedule)
+                self.new_plans.measured.taken_over(key, present)
+        roomy = self.new_plans.counts.answer(key, self.runners[key].schedule)
         if roomy is not None:
             self._replace_runner(key, roomy, updates)
+        rounded = self.new_plans.rounding.answer(key, self.runners[key].schedule, self.costs[key])
+        if rounded is not None:
+            self._replace_runner(key, rounded, updates)
+            self._watch(key)
 
     def _replace_runner(self, key: Hashable, schedule: Schedule, updates: UpdatesOf) -> None:
         self._synchronize()  # the step before may still run
@@ -238,8 +234,7 @@ class Core:
     def _forget(self) -> None:
         self.runners.clear()
         self.module.forget_copies()
-        self._replanner.drop_all()
-        self._code_counts.drop_all()
+        self.new_plans.drop_all()
 
     def close(self) -> None:
         """Give back arena and graphs, and slab and file where they are the core's own."""
@@ -278,15 +273,18 @@ class Core:
     def _make(self, key: Hashable, resolved: Resolved, updates: UpdatesOf) -> Runner:
         self._resolved[key] = resolved
         self.costs[key], budget = self._find_costs(resolved)
-        schedule = self._plan(resolved, self.costs[key], budget)
+        schedule = self._plan(key, resolved, self.costs[key], budget)
         return self._runner_of(schedule, resolved, updates)
 
-    def _plan(self, resolved: Resolved, costs: Costs, budget: int | None) -> Schedule:
+    def _plan(
+        self, key: Hashable, resolved: Resolved, costs: Costs, budget: int | None
+    ) -> Schedule:
         requested = self.requested
         limits = budget, requested.host_budget, requested.tiers
         problem = Problem(resolved.graph, costs, *limits, paged=self._paged)
         choice, progress = resolved.choice, requested.progress
-        return problem.schedule(choice.policy, lead=choice.lead, progress=progress)
+        exact = problem.schedule(choice.policy, lead=choice.lead, progress=progress)
+        return self.new_plans.rounding.schedule(key, problem, exact, choice.lead, progress)
 
     def _runner_of(self, schedule: Schedule, resolved: Resolved, updates: UpdatesOf) -> Runner:
         network = resolved.graph.network

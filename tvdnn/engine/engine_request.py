@@ -38,6 +38,8 @@ class EngineRequest:
     slab: Slab | None = None  # to share with other engines
     progress: Progress | None = None
     feedback: bool = True  # plan anew by what the first steps take, where costs are measured
+    allowed: float | None = None  # error of a gradient by rounded maps; None: no map is rounded
+    check_every: int = 1000  # steps between two checks of that error
     clock: Costs | None = None  # of the machine that a CPU plays
     sized: bool = False  # whether chunk sizes are given, so that tuned ones do not count
     dtype: str | None = None  # of virtualized calls; None: as torch's own switches say

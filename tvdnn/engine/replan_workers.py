@@ -1,11 +1,12 @@
 """Replanning: worker processes make new plans by the measured steps of an engine."""
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..graph import Form
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
@@ -103,13 +104,23 @@ class Replanner:
         self._feedbacks.pop(key, None)
         self._replanned.discard(key)
 
-    def ask(self, key: Hashable, policy: str, lead: int | None, host_budget: int | None) -> None:
-        """Have a new plan for `key` made in another process, by its measured step."""
+    def ask(
+        self,
+        key: Hashable,
+        policy: str,
+        lead: int | None,
+        host_budget: int | None,
+        lossy: Mapping[str, Form],
+    ) -> None:
+        """Have a new plan for `key` made in another process, by its measured step.
+
+        `lossy` are the codecs that may round maps in it.
+        """
         cause = self._measured[key]
 
         def job() -> partial[ReplanAnswer]:
             schedule = replace(cause.schedule, graph=sendable(cause.schedule.graph))
-            limits = policy, lead, host_budget, self._paged
+            limits = policy, lead, host_budget, self._paged, lossy
             return partial(replan, ReplanRequest(schedule, cause.costs, cause.timeline, *limits))
 
         self._pending[key] = Pending(cause, Background(job))

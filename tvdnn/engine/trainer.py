@@ -17,6 +17,7 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
+from ..planner.rounding import parse_allowed, rounding_policy
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
@@ -37,6 +38,7 @@ from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
+from .rounding_plans import CHECK_EVERY, RoundingReport, checked_every
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 
@@ -69,6 +71,10 @@ class Trainer:
     - `dtype`: "fp32", "tf32" or "bf16". Master weights stay float32.
     - `kernels`: "triton", or "torch" for references. On a GPU references lie outside the memory
       guarantee.
+    - `allow`: "lossy:0.03" lets auto store maps rounded, as long as no parameter's gradient has a
+      relative RMS error of more than 3%. Gradients are measured on the first batch and every
+      `lossy_check_every` steps, in steps without update. A codec over the limit is dropped for the
+      maps that cause it, with a warning. Without it all gradients are exact.
     - `feedback`: whether the plan follows the first steps on a GPU. Steps that miss their
       prediction by more than 5% are measured, the costs are corrected, and the plan is made again
       in another process. A later step takes it over if it is predicted to be faster. What is
@@ -92,6 +98,8 @@ class Trainer:
         loss_weights: Sequence[float] | None = None,
         optimizer: Spec | None = None,
         policy: str | None = None,
+        allow: str | None = None,
+        lossy_check_every: int = CHECK_EVERY,
         budget: int | str | None = None,
         host_budget: int | str | None = None,
         file: str | Path | SectionFile | None = None,
@@ -117,6 +125,8 @@ class Trainer:
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         spec: Spec = optimizer or SGD()
+        allowed = parse_allowed(allow)
+        policy = rounding_policy(policy, allowed)
         requested = EngineRequest(
             **requested_memory(budget, host_budget, file, file_budget, peer_budget),
             choice=requested_choice(policy, lead, copies),
@@ -128,6 +138,8 @@ class Trainer:
             progress=progress,
             feedback=feedback,
             clock=clock,
+            allowed=allowed,
+            check_every=checked_every(lossy_check_every),
             sized=is_sized(chunk_size, sections),
         )
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
@@ -179,12 +191,12 @@ class Trainer:
 
         None where the first steps took what was predicted, or were not watched.
         """
-        return self._core.feedback(self._steps.key(self._batches.first))
+        return self._core.new_plans.feedback(self._steps.key(self._batches.first))
 
     @property
     def replanning(self) -> bool:
         """Whether a new plan is being made in another process, or waits for the next step."""
-        return self._core.replanning
+        return bool(self._core.new_plans.pending)
 
     @property
     def code_counts(self) -> tuple[CodeCount, ...]:
@@ -192,7 +204,15 @@ class Trainer:
 
         They are those of the present plan, and wait for all steps.
         """
-        return self._core.code_counts(self._steps.key(self._batches.first))
+        return self._core.new_plans.code_counts(self._steps.key(self._batches.first))
+
+    @property
+    def rounding(self) -> RoundingReport | None:
+        """What was measured last of gradients by rounded maps, on a batch like the example.
+
+        None where no map is rounded, or was so far.
+        """
+        return self._core.new_plans.rounding_report(self._steps.key(self._batches.first))
 
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Calibration:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""

@@ -25,8 +25,10 @@ from .build import NOTHING_TO_TRAIN, check_master_weights, check_trainable
 from .control import write_control
 from .core import Core
 from .engine_request import Resolved
+from .gradient_probe import GradientProbe, ProbedStep
 from .losses import target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
+from .rounding_check import judge
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
 from .step_count import StepCount
 from .training_batches import TrainingBatches
@@ -68,21 +70,41 @@ class TrainingSteps:
             self._sums.start()
         mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
         shape = (x.shape[0] // accumulate, *x.shape[1:])
-        runner = self.runner(shape, mode, begins=True)
-        check_inputs(runner.schedule.graph.network, (x,))
+        runner = self._judged_runner(shape, mode, x, y)
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         with self._stepping(runner, mode, updated, self._snapshot()):
             return self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
 
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """Run one step on a GPU and return its measured timeline."""
-        runner = self.runner(tuple(x.shape), begins=True)
-        check_inputs(runner.schedule.graph.network, (x,))
+        runner = self._judged_runner(tuple(x.shape), Mode.TRAIN, x, y)
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         with self._stepping(runner, Mode.TRAIN, updated):
             self._core.module.change_state(runner.schedule.graph.network.changes)
             self._batches.fill(runner, x, y)
             return runner.timeline()
+
+    def _judged_runner(
+        self, shape: tuple[int, ...], mode: Mode, x: torch.Tensor, y: torch.Tensor
+    ) -> Runner:
+        """The runner of a step that begins; where it rounds maps, its gradients are measured.
+
+        They are those of the batch's first part. Where they are over the limit, it is that of the
+        exact plan.
+        """
+        runner, key = self.runner(shape, mode, begins=True), self.key(shape, mode)
+        check_inputs(runner.schedule.graph.network, (x,))
+        limit = self._core.new_plans.rounding.limit
+        if limit is None or not self._core.new_plans.rounding.is_due(key, runner):
+            return runner
+        part = x[: shape[0]], y[: shape[0]]
+        probe = GradientProbe(self._core, self._sums, self.optimizer)
+        updated, fill = self._updated_by(runner, key), partial(self._batches.fill, runner, *part)
+        numbers = self.seed + self.count.steps, self.count.steps + 1
+        verdict = judge(probe, ProbedStep(runner, mode, updated, fill, *numbers), limit)
+        if verdict is not None:
+            self._core.judged(key, verdict, partial(self._sums.updates, mode))
+        return self.runner(shape, mode)
 
     @contextmanager
     def _stepping(
@@ -165,13 +187,16 @@ class TrainingSteps:
         self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
     ) -> Updated:
         """Write the settings of the runner's next step; returns the updated parameters."""
-        key = self.key(shape, mode)
+        updated = self._updated_by(runner, self.key(shape, mode))
+        settings = control_of(self.optimizer, updated)
+        seed, step = self.seed + self.count.steps, self.count.steps + 1
+        write_control(self._core.control_bytes, settings, scale, seed, step)
+        return updated
+
+    def _updated_by(self, runner: Runner, key: Key) -> Updated:
         if key not in self._updated:
             graph, params = runner.schedule.graph, self._core.module.params
             self._updated[key] = updated_by(graph, self.optimizer, params)
-        settings = control_of(self.optimizer, self._updated[key])
-        seed, step = self.seed + self.count.steps, self.count.steps + 1
-        write_control(self._core.control_bytes, settings, scale, seed, step)
         return self._updated[key]
 
     def _snapshot(self) -> Copies:

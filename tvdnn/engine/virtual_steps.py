@@ -66,7 +66,7 @@ class VirtualSteps:
 
     def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
-        return None if self.core is None else self.core.feedback(self.last)
+        return None if self.core is None else self.core.new_plans.feedback(self.last)
 
     def settle(self) -> None:
         """Wait for new plans, and take them over unless a forward waits for its backward."""

@@ -66,7 +66,7 @@ class Virtualized(nn.Module):
     def replanning(self) -> bool:
         """Whether a new plan is being made in another process, or waits for the next forward."""
         core = self._steps.core
-        return core is not None and core.replanning
+        return core is not None and bool(core.new_plans.pending)
 
     def settle(self) -> None:
         """Wait for new plans that follow from measured steps.

@@ -1,12 +1,12 @@
 """Replanning: a plan made anew from costs that a measured step corrects."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final
 
 from ..errors import BudgetError, HostMemoryError
-from ..graph import Graph, Network
+from ..graph import Form, Graph, Network
 from ..graph.state import NO_CHANGES
 from .ir.costs import Costs
 from .ir.schedule import Schedule
@@ -23,7 +23,7 @@ class ReplanRequest:
     """A schedule, the costs that predicted its step, and the step as measured.
 
     `policy`, `lead` and `host_budget` are those of the new schedule. Its device budget is that of
-    the present one, and its arena may be `paged`.
+    the present one, and its arena may be `paged`. `lossy` are the codecs that may round maps in it.
     """
 
     schedule: Schedule
@@ -33,6 +33,7 @@ class ReplanRequest:
     lead: int | None
     host_budget: int | None
     paged: bool = True
+    lossy: Mapping[str, Form] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def replan(request: ReplanRequest) -> ReplanAnswer:
     costs = calibrate(present, request.costs, request.measured)
     try:
         limits = present.budget_nbytes, request.host_budget, present.tiers
-        problem = Problem(present.graph, costs, *limits, paged=request.paged)
+        problem = Problem(present.graph, costs, *limits, paged=request.paged, lossy=request.lossy)
         other = problem.schedule(request.policy, lead=request.lead)
     except (BudgetError, HostMemoryError):  # the floor may be higher with the corrected costs
         return ReplanAnswer(costs, None)

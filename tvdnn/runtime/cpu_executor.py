@@ -45,9 +45,13 @@ class CpuExecutor:
 
     def run(self, first: int, end: int) -> None:
         """Run steps [first, end)."""
+        self.run_eagerly(first, end, self._calls)
+
+    def run_eagerly(self, first: int, end: int, calls: Sequence[Call]) -> None:
+        """Run steps [first, end) by these calls."""
         users = [sum(first <= s < end for s in stay.steps) for stay in self._schedule.residencies]
         for index in self._order(first, end):
-            self._calls[index]()
+            calls[index]()
             for number in self._stays[index]:
                 users[number] -= 1
                 if users[number] == 0:

@@ -113,7 +113,12 @@ class Plan:
     @property
     def rounded(self) -> frozenset[str]:
         """The buffers that rest in a lossy code. Gradients are exact where there are none."""
-        return frozenset(each.buffer for each in self.bridges if is_lossy(each.form))
+        return frozenset(self.rounding)
+
+    @property
+    def rounding(self) -> dict[str, Form]:
+        """The lossy code of each buffer that rests in one."""
+        return {each.buffer: each.form for each in self.bridges if is_lossy(each.form)}
 
     @property
     def slots(self) -> tuple[Slot, ...]:

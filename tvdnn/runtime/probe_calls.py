@@ -1,0 +1,92 @@
+"""Probe calls: calls of a schedule that keep maps exact, or see what they add up.
+
+A map that the schedule rounds goes by pageable host memory instead. The device holds the same bytes
+as before.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+
+from ..graph import is_lossy
+from ..ops.operator import TORCH_DTYPES
+from ..planner.ir.schedule import Action, Schedule, Step
+from .binding import Call
+from .views import ByteViews
+
+GRAD_BIAS = "grad_bias"  # the role of the pass that adds a map's gradient up over its pixels
+
+
+def exact_calls(
+    schedule: Schedule, memory: ByteViews, calls: Sequence[Call], exact: Collection[str]
+) -> list[Call]:
+    """The calls in which the values of the maps `exact` are held on the host, where coded."""
+    held: dict[str, torch.Tensor] = {}
+    return [
+        _held(schedule, step, memory, held) if _recodes(step, exact) else call
+        for step, call in zip(schedule.steps, calls, strict=True)
+    ]
+
+
+def _recodes(step: Step, maps: Collection[str]) -> bool:
+    """Whether a step makes or reads a lossy code of one of these maps."""
+    lossy = step.action is Action.RECODE and any(
+        is_lossy(each.form) for each in (step.reads[0], step.writes[0])
+    )
+    return lossy and step.reads[0].buffer in maps
+
+
+def _held(schedule: Schedule, step: Step, memory: ByteViews, held: dict[str, torch.Tensor]) -> Call:
+    source, target = step.reads[0], step.writes[0]
+    buffer = schedule.graph.buffers[source.buffer]
+
+    def rows() -> torch.Tensor:
+        if buffer.name not in held:
+            held[buffer.name] = torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
+        return held[buffer.name][source.start : source.stop]
+
+    def keep() -> None:
+        rows().copy_(memory.view(source, buffer))
+
+    def bring_back() -> None:
+        memory.view(target, buffer).copy_(rows())
+
+    return keep if is_lossy(target.form) else bring_back
+
+
+class SummedSquares:
+    """The squares that ops' gradients of biases add up, by op and channel, of one step's calls."""
+
+    def __init__(self, ops: Collection[str]) -> None:
+        self._ops = ops
+        self._found: dict[str, torch.Tensor] = {}
+
+    def watching(self, schedule: Schedule, memory: ByteViews, calls: Sequence[Call]) -> list[Call]:
+        """The calls, behind ones that add the squares of what the passes of biases read."""
+        return [
+            self._behind(schedule, step, memory, call) if self._is_bias(schedule, step) else call
+            for step, call in zip(schedule.steps, calls, strict=True)
+        ]
+
+    def roots(self) -> Mapping[str, float]:
+        """By op the root of the sum of squares: the RMS of all channels of its bias."""
+        return {op: found.mean().sqrt().item() for op, found in self._found.items()}
+
+    def _is_bias(self, schedule: Schedule, step: Step) -> bool:
+        if step.action is not Action.LAUNCH:
+            return False
+        pass_ = schedule.graph.passes[step.pass_index]
+        return pass_.role == GRAD_BIAS and pass_.op in self._ops
+
+    def _behind(self, schedule: Schedule, step: Step, memory: ByteViews, call: Call) -> Call:
+        pass_ = schedule.graph.passes[step.pass_index]
+        operand, buffer = step.reads[0], schedule.graph.buffers[step.reads[0].buffer]
+        first, last = pass_.reads[0].channels or (0, buffer.shape[-1])
+
+        def run() -> None:
+            rows = memory.view(operand, buffer)[..., first:last].to("cpu", torch.float64)
+            total = rows.square().flatten(0, -2).sum(0)
+            self._found[pass_.op] = self._found.get(pass_.op, torch.zeros_like(total)) + total
+            call()
+
+        return run
