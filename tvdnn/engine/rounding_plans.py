@@ -6,15 +6,16 @@ makes a new one without the codecs of the maps that cause it.
 """
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isnan
 
 from ..errors import InputError
 from ..graph import Form
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
-from ..planner.lowering.rounded_codes import lossy_forms
+from ..planner.lowering.rounded_codes import ROUNDING, lossy_forms
 from ..planner.make import Problem
 from ..planner.policies.auto import AUTO
 from ..planner.replan import sendable
@@ -23,7 +24,7 @@ from ..planner.timing.simulate import simulate
 from ..runtime.runner import Runner
 from ..workers.background import Background
 from .replan_workers import warned_of_failure
-from .rounding_search import Verdict
+from .rounding_search import Errors, Verdict, worst_of
 
 Progress = Callable[[str, float], None]
 CHECK_EVERY = 1000  # steps
@@ -51,20 +52,25 @@ class DroppedCode:
 class RoundingReport:
     """What was measured last of gradients that follow from rounded maps.
 
-    `error` is the largest relative RMS error of a parameter's gradient, `parameter` whose it is.
-    `rounded` are the maps of the plan that was measured, with their codecs.
+    `errors` are the relative RMS errors by parameter. `rounded` are the maps of the plan that was
+    measured, with their codecs.
     """
 
     limit: float
-    error: float
-    parameter: str
-    rounded: dict[str, Form]
+    errors: Errors
+    rounded: Mapping[str, Form]
     dropped: tuple[DroppedCode, ...] = ()  # so far
     measured: int = 0  # how often
 
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The largest error, and whose it is."""
+        return worst_of(self.errors)
+
     def __str__(self) -> str:
+        error, parameter = self.worst
         found = f"{len(self.rounded)} maps rounded; the largest error of a gradient is "
-        found += f"{self.error:.2%}, of {self.parameter}, with {self.limit:.2%} allowed"
+        found += f"{error:.2%}, of {parameter}, with {self.limit:.2%} allowed"
         return "\n".join((found, *(f"dropped {each}" for each in self.dropped)))
 
 
@@ -146,14 +152,13 @@ class RoundingPlans:
         before = found.report
         known = (before.dropped, before.measured) if before else ((), 0)
         counts = (*known[0], *dropped), known[1] + 1
-        found.report = RoundingReport(self.limit, *verdict.worst, rounded, *counts)
+        found.report = RoundingReport(self.limit, verdict.errors, rounded, *counts)
         found.steps = 0
         if not dropped:
             found.measured = runner
             return None
         for each in dropped:
-            forms = found.allowed.get(each.buffer, ())
-            found.allowed[each.buffer] = forms[forms.index(each.form) + 1 :]
+            found.allowed[each.buffer] = tuple(_left(found.allowed[each.buffer], each, self.limit))
         _warn(dropped, self.limit)
         return found.exact
 
@@ -206,6 +211,14 @@ class RoundingPlans:
         if found.pending is not None:
             found.pending.cancel()
             found.pending = None
+
+
+def _left(forms: Sequence[Form], dropped: DroppedCode, limit: float) -> Iterator[Form]:
+    """The codecs behind the dropped one whose error, in proportion, is within the limit."""
+    for form in forms[forms.index(dropped.form) + 1 :]:
+        error = dropped.error * ROUNDING[form] / ROUNDING[dropped.form]
+        if isnan(error) or error <= limit:
+            yield form
 
 
 def checked_every(steps: int) -> int:

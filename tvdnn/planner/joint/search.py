@@ -49,6 +49,7 @@ CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no d
 MOST_CHANGES = 100  # trials of single changes under one limit
 # Times an order's optimum with codes of maps: where it is no more without them, they are no means.
 # Rounded, small gains are none, and planning takes twice as long (VGG-16 and AlexNet, 2026-11-26).
+# Where maps may be rounded, a plan without codes is known already.
 WORTH_CODES = 1.05
 MIN_GAIN = 1e-4  # of a step: less is no gain
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
@@ -130,7 +131,8 @@ class JointSearch:
             if solution is not None and solution.coded.any():
                 self.uncoded.add(order)
                 without = self._program(order, 1.0).solve()
-                if without is not None and without.step_s <= WORTH_CODES * solution.step_s:
+                worth = 1.0 if self.problem.lossy else WORTH_CODES
+                if without is not None and without.step_s <= worth * solution.step_s:
                     solution = without
                 else:
                     self.uncoded.remove(order)
