@@ -148,3 +148,31 @@ def test_what_the_host_cannot_hold_goes_to_a_file(capsys: Captured) -> None:
     code, _, err = run(capsys, *given)
     assert code != 0
     assert "above the host budget 600.00 KiB; raise host_budget" in err
+
+
+TIGHT = ("resnet18", "--batch", "32", "--image-size", "64", "--budget", "250MiB")
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_allowed_codecs_round_maps_and_are_shown(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "plan", *TIGHT, "--allow", "lossy:0.03", "--json", "-")
+    assert code == 0
+    plan = json.loads(out)
+    assert plan["row"]["policy"] == "auto"
+    assert plan["row"]["lossy"]
+    assert any("fp8 (lossy)" in row["decision"] for row in plan["maps"])
+    _, out, _ = run(capsys, "plan", *TIGHT, "--json", "-")
+    exact = json.loads(out)["row"]
+    assert not exact["lossy"]
+    assert plan["row"]["predicted_s"] <= exact["predicted_s"]
+
+
+def test_limits_of_rounding_are_checked(capsys: Captured) -> None:
+    for command in ("plan", "bench", "train"):
+        code, _, err = run(capsys, command, "lenet5", "--allow", "lossy:3%")
+        assert code == 2
+        assert re.search(r"^error: allow='lossy:3%' is not known; write for example", err, re.M)
+        wrong = ("lenet5", "--allow", "lossy:0.03", "--policy", "keep")
+        code, _, err = run(capsys, command, *wrong)
+        assert code == 2
+        assert re.search(r"^error: policy 'keep' takes no allow=\"lossy:0.03\"; choose", err, re.M)

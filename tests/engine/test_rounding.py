@@ -1,4 +1,4 @@
-"""Trainers whose maps may be rounded: gradients are measured before any update follows from them."""
+"""Trainers whose maps may be rounded: gradients are measured before an update follows from them."""
 
 import copy
 import warnings

@@ -9,6 +9,7 @@ import torch
 import typer
 from rich.console import Console
 
+from ..errors import InputError
 from ..experiment.measure import measured, planned_on, present_device
 from ..experiment.request import (
     Request,
@@ -24,16 +25,28 @@ from ..experiment.simulate_request import Outcome, simulated
 from ..planner.ir.costs import Roofline
 from ..planner.ir.hardware import load
 from ..planner.make import Problem
+from ..planner.rounding import rounding_policy
 from ..report.charts import lanes_chart
 from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
 from ..units import GIB, Limit, format_bytes
 from .digits import train_digits
-from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
+from .options import (
+    NET_HELP,
+    Allow,
+    Batch,
+    ChunkSize,
+    Dtype,
+    HostBudget,
+    ImageSize,
+    JsonFile,
+    Profile,
+)
 from .output import DONE, FAILED, messages, show, stages, write_json
 
 Cases = Sequence[tuple[str, Limit]]
 
+POLICIES = "keep,vdnn-all,vdnn-dyn"
 HEADLINE = ("vgg16", 256, "bf16")
 HEADLINE_CASES: Cases = (
     ("keep", None),
@@ -65,7 +78,11 @@ def bench(
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
-    policy: Annotated[str, typer.Option(help="Policies by comma.")] = "keep,vdnn-all,vdnn-dyn",
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"Policies by comma; if not given {POLICIES}, with --allow auto."),
+    ] = None,
+    allow: Allow = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Device bytes by comma: 6GiB,min or none. Not given: a profile's."),
@@ -92,12 +109,16 @@ def bench(
     console = messages()
     way = Way(steps, kernels, hardware, feedback, json_file)
     if net is None:
+        if allow is not None:
+            raise InputError(f"--allow {allow} is for a network: name one, as in tvdnn bench unet")
         rows = _main_job(console, way)
     else:
         default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
-        request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
-        budgets = parse_budgets(budget or "none")
-        cases = [(p, b) for b in budgets for p in parse_policies(policy)]
+        given = dtype or default, chunk_size, host_budget, None, allow
+        request = make_request(net, batch, image_size, *given)
+        policies = policy or rounding_policy(None, request.allowed) or POLICIES
+        named = parse_policies(policies, request.allowed)
+        cases = [(p, b) for b in parse_budgets(budget or "none") for p in named]
         way = replace(way, bounded=budget is None)
         rows = _bench(console, request, cases, way)
     _explain(console, rows)

@@ -78,6 +78,13 @@ Policy = Annotated[
         " If not given what tuning found, or auto."
     ),
 ]
+Allow = Annotated[
+    str | None,
+    typer.Option(
+        help="lossy:0.03 lets auto store maps rounded, as long as the gradient of no parameter is "
+        "wrong by more than 3%. Not given: all gradients are exact."
+    ),
+]
 Profile = Annotated[
     str | None,
     typer.Option("--hardware", help=f"Simulate on a profile: {', '.join(hardware.names())}."),

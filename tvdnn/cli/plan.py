@@ -22,12 +22,14 @@ from ..experiment.sweep import swept_rows
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
 from ..planner.policies import superneurons
+from ..planner.rounding import rounding_policy
 from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
 from ..report.tables import ladder_table, maps_table, rows_table, subject, sweep_table
 from ..units import parse_limit
 from .options import (
+    Allow,
     Batch,
     Budget,
     ChunkSize,
@@ -52,6 +54,7 @@ def plan(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = None,
+    allow: Allow = None,
     budget: Budget = None,
     host_budget: HostBudget = None,
     file_budget: FileBudget = None,
@@ -76,9 +79,11 @@ def plan(
 
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
     With --ladder the least peaks with none of a policy's means, and with more and more of them.
+    With --allow no gradient is measured: all codecs may round maps whose rounding is within it.
     """
-    limits = host_budget, file_budget
+    limits = host_budget, file_budget, allow
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, *limits)
+    policy = policy if policy is not None else rounding_policy(None, request.allowed)
     limit, profile = parse_limit(budget), load(hardware or DEFAULT_PROFILE)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)
@@ -88,7 +93,7 @@ def plan(
             raise InputError("--ladder shows least peaks: leave out --budget, --sweep and -o")
         _ladder(request, costs, policy or superneurons.NAME, json_file)
         return
-    policies = parse_policies(policy or chosen(request, None, limit).policy)
+    policies = parse_policies(policy or chosen(request, None, limit).policy, request.allowed)
     if sweep is not None:
         _sweep(request, costs, policies, sweep, memory, output, json_file)
         return

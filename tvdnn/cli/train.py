@@ -17,8 +17,9 @@ from ..experiment import data
 from ..experiment.data import Dataset
 from ..experiment.request import Request, make_request, parse_policies
 from ..optim import SGD
+from ..planner.rounding import parse_allowed
 from ..units import format_bytes, parse_limit
-from .options import ChunkSize, Dtype, HostBudget, ImageSize, Net, Policy, in_a_folder
+from .options import Allow, ChunkSize, Dtype, HostBudget, ImageSize, Net, Policy, in_a_folder
 from .output import messages, stages
 
 
@@ -47,6 +48,7 @@ def train(
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
     dtype: Dtype = None,
     policy: Policy = None,
+    allow: Allow = None,
     budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
@@ -68,8 +70,9 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     default = "bf16" if device.type == "cuda" else "fp32"
     request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
+    allowed = parse_allowed(allow)
     if policy is not None:
-        parse_policies(policy)
+        parse_policies(policy, allowed)
     limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
@@ -82,6 +85,7 @@ def train(
             torch.empty(batch, *request.shape),
             optimizer=SGD(lr=lr, momentum=momentum, weight_decay=weight_decay),
             policy=policy,
+            allow=allow,
             budget=limit,
             host_budget=request.host_budget,
             chunk_size=request.chunks if request.sized else None,
@@ -92,6 +96,8 @@ def train(
     run = Run(request, trainer, dataset, epochs, seed, checkpoint)
     try:
         _fit(console, run, _start(console, run, resume))
+        if trainer.rounding is not None:
+            console.print(str(trainer.rounding), markup=False)
     finally:
         trainer.close()
 

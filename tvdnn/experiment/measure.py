@@ -19,6 +19,7 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import Choice
 from ..planner.ir.timeline import Timeline
 from ..planner.make import Problem
+from ..planner.rounding import ALLOWED
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.host_slab import Slab
 from ..units import Limit
@@ -127,6 +128,7 @@ def measured(
             batches[0][0],
             optimizer=optimizer,
             policy=policy,
+            allow=None if request.allowed is None else f"{ALLOWED}:{request.allowed!r}",
             budget=budget,
             host_budget=request.host_budget,
             chunk_size=chunk_sizes(request),

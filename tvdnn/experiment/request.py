@@ -23,8 +23,11 @@ from ..optim import SGD
 from ..planner.ir.budgets import NO_TIERS, TierBudgets
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import Choice, Requested, Tuned, choose
+from ..planner.lowering.rounded_codes import lossy_forms
 from ..planner.make import Problem
 from ..planner.policies import policy_named
+from ..planner.policies.auto import AUTO
+from ..planner.rounding import first_forms, parse_allowed, rounding_policy
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.releases import installed
 from ..runtime.tuning_store import find_tuned, has_records
@@ -53,7 +56,8 @@ class Request:
     """A network, its batch and its numbers. `dtype` is "bf16", "tf32" or "fp32".
 
     Chunk sizes that were not asked for are `tuned`, or the default. What the host budget cannot
-    hold goes to a file of at most `file_budget` bytes; of 0 bytes there is none.
+    hold goes to a file of at most `file_budget` bytes; of 0 bytes there is none. Plans of auto may
+    round maps as long as gradients are wrong by no more than `allowed`.
     """
 
     net: str
@@ -65,6 +69,7 @@ class Request:
     file_budget: int | None = 0
     sized: bool = True
     tuned: Tuned | None = None
+    allowed: float | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,6 +85,7 @@ def make_request(
     chunk_size: str | None,
     host_budget: str | None,
     file_budget: str | None = None,
+    allow: str | None = None,
 ) -> Request:
     """The request, with what was not given filled in. Raises InputError for what is not known."""
     if dtype not in DTYPES:
@@ -93,6 +99,7 @@ def make_request(
         host_budget=parse_bytes(host_budget),
         file_budget=0 if file_budget is None else parse_bytes(file_budget),
         sized=chunk_size is not None,
+        allowed=parse_allowed(allow),
     )
 
 
@@ -116,17 +123,22 @@ def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem
     """How to plan a training step on a machine of these costs inside this budget."""
     file = request.file_budget
     tiers = NO_TIERS if file == 0 else TierBudgets.with_file(file)
-    step = _variants(replace(request, tuned=None))
-    return Problem(step, costs, limit, request.host_budget, tiers)
+    problem = Problem(_traced_step(request), costs, limit, request.host_budget, tiers)
+    if request.allowed is None:
+        return problem
+    return problem.rounding(first_forms(lossy_forms(problem.graph(AUTO), request.allowed)))
 
 
 def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
     """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
-    variants = _variants(replace(request, tuned=None))
-    graph = policy_named(policy).graph_among(variants)
+    graph = policy_named(policy).graph_among(_traced_step(request))
     report("tracing", 1.0)
     return graph
+
+
+def _traced_step(request: Request) -> GraphVariants:
+    return _variants(replace(request, tuned=None, allowed=None))
 
 
 @cache
@@ -186,11 +198,12 @@ def make_case(
     )
 
 
-def parse_policies(text: str) -> tuple[str, ...]:
-    """Policies by comma. Raises InputError for one that is not known."""
+def parse_policies(text: str, allowed: float | None = None) -> tuple[str, ...]:
+    """Policies by comma. Raises InputError for one that is not known, or rounds none as allowed."""
     policies = tuple(part.strip() for part in text.split(","))
     for policy in policies:
         policy_named(policy)
+        rounding_policy(policy, allowed)
     return policies
 
 
