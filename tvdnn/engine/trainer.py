@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from ..errors import EngineError, InputError
 from ..graph import Graph
+from ..ops.expand import Mode
 from ..optim import SGD
 from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
@@ -39,6 +41,7 @@ from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
 from .rounding_plans import CHECK_EVERY, RoundingReport, checked_every
+from .rounding_search import Verdict
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 
@@ -234,6 +237,21 @@ class Trainer:
         self._check(x, y, accumulate)
         loss = self._steps.run(x, y, accumulate)
         return loss_of(loss, self._steps.count.raise_faults)
+
+    def rounding_errors(self, x: torch.Tensor, y: torch.Tensor, limit: float = inf) -> Verdict:
+        """The errors of a batch's gradients that follow from rounded maps of the present plan.
+
+        They are measured in steps without update, which change nothing. Where one is over the
+        limit, further steps find the maps that cause it. Raises InputError for labels that are no
+        classes.
+        """
+        self._check(x, y, 1)
+        runner = self._steps.runner(tuple(x.shape))
+        found = self._steps.judge(runner, Mode.TRAIN, x, y, limit)
+        if found is None:
+            self._steps.count.raise_faults(wait=True)
+        assert found is not None
+        return found
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
         """The median seconds of `steps` training steps, after one step to warm up.

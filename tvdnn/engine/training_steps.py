@@ -29,6 +29,7 @@ from .gradient_probe import GradientProbe, ProbedStep
 from .losses import target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
 from .rounding_check import judge
+from .rounding_search import Verdict
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
 from .step_count import StepCount
 from .training_batches import TrainingBatches
@@ -97,14 +98,23 @@ class TrainingSteps:
         limit = self._core.new_plans.rounding.limit
         if limit is None or not self._core.new_plans.rounding.is_due(key, runner):
             return runner
-        part = x[: shape[0]], y[: shape[0]]
-        probe = GradientProbe(self._core, self._sums, self.optimizer)
-        updated, fill = self._updated_by(runner, key), partial(self._batches.fill, runner, *part)
-        numbers = self.seed + self.count.steps, self.count.steps + 1
-        verdict = judge(probe, ProbedStep(runner, mode, updated, fill, *numbers), limit)
+        verdict = self.judge(runner, mode, x[: shape[0]], y[: shape[0]], limit)
         if verdict is not None:
             self._core.judged(key, verdict, partial(self._sums.updates, mode))
         return self.runner(shape, mode)
+
+    def judge(
+        self, runner: Runner, mode: Mode, x: torch.Tensor, y: torch.Tensor, limit: float
+    ) -> Verdict | None:
+        """The errors of a batch's gradients by rounded maps, and the maps over the limit.
+
+        None where a label is no class.
+        """
+        probe = GradientProbe(self._core, self._sums, self.optimizer)
+        updated = self._updated_by(runner, self.key(tuple(x.shape), mode))
+        numbers = self.seed + self.count.steps, self.count.steps + 1
+        fill = partial(self._batches.fill, runner, x, y)
+        return judge(probe, ProbedStep(runner, mode, updated, fill, *numbers), limit)
 
     @contextmanager
     def _stepping(
