@@ -85,21 +85,19 @@ def test_a_bias_whose_gradient_is_zero_is_measured_by_its_terms() -> None:
     assert 0 < trainer.rounding.errors["0.bias"] < 0.1
 
 
-@pytest.mark.parametrize("optimizer", [SGD(0.05), AdamW(1e-3)], ids=["sgd", "adamw"])
-def test_errors_do_not_depend_on_the_optimizer(optimizer: SGD | AdamW) -> None:
+def test_errors_do_not_depend_on_the_optimizer() -> None:
     found = []
-    for each in (MOMENTUM, optimizer):
+    for each in (MOMENTUM, SGD(0.05), AdamW(1e-3)):
         trainer = trainer_of(smooth, WIDE, each)
         trainer.step(*batches(1)[0])
         assert trainer.rounding is not None
         found.append((trainer.rounding.rounded, trainer.rounding.errors))
-    assert found[0][0] == found[1][0]
-    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4)
+    for rounded, errors in found[1:]:
+        assert rounded == found[0][0]
+        assert errors == pytest.approx(found[0][1], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "optimizer", [MOMENTUM, SGD(0.05), AdamW(1e-3)], ids=["momentum", "sgd", "adamw"]
-)
+@pytest.mark.parametrize("optimizer", [SGD(0.05), AdamW(1e-3)], ids=["sgd", "adamw"])
 def test_measuring_changes_no_bit_of_the_state(optimizer: SGD | AdamW) -> None:
     """Parameters, statistics, optimizer state and the steps that follow."""
     often, seldom = (

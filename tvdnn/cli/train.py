@@ -70,9 +70,7 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     default = "bf16" if device.type == "cuda" else "fp32"
     request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
-    allowed = parse_allowed(allow)
-    if policy is not None:
-        parse_policies(policy, allowed)
+    _check_policy(policy, allow)
     limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
@@ -93,13 +91,22 @@ def train(
             seed=seed,
             progress=report,
         )
-    run = Run(request, trainer, dataset, epochs, seed, checkpoint)
+    _train(console, Run(request, trainer, dataset, epochs, seed, checkpoint), resume)
+
+
+def _train(console: Console, run: Run, resume: bool) -> None:
     try:
         _fit(console, run, _start(console, run, resume))
-        if trainer.rounding is not None:
-            console.print(str(trainer.rounding), markup=False)
+        if run.trainer.rounding is not None:
+            console.print(str(run.trainer.rounding), markup=False)
     finally:
-        trainer.close()
+        run.trainer.close()
+
+
+def _check_policy(policy: str | None, allow: str | None) -> None:
+    allowed = parse_allowed(allow)
+    if policy is not None:
+        parse_policies(policy, allowed)
 
 
 def _dataset(source: str, request: Request, seed: int) -> Dataset:

@@ -11,12 +11,14 @@ from ..graph import Graph
 from ..planner.ir.budgets import NO_TIERS, TierBudgets
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import COPIES, Choice, Requested, Table
+from ..planner.rounding import parse_allowed, rounding_policy
 from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
 from ..units import Limit, parse_bytes, parse_limit
 from .build import ChunkSize, Progress
 
 CPU: Final = torch.device("cpu")
+CHECK_EVERY: Final = 1000  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class EngineRequest:
     progress: Progress | None = None
     feedback: bool = True  # plan anew by what the first steps take, where costs are measured
     allowed: float | None = None  # error of a gradient by rounded maps; None: no map is rounded
-    check_every: int = 1000  # steps between two checks of that error
+    check_every: int = CHECK_EVERY  # steps between two checks of that error
     clock: Costs | None = None  # of the machine that a CPU plays
     sized: bool = False  # whether chunk sizes are given, so that tuned ones do not count
     dtype: str | None = None  # of virtualized calls; None: as torch's own switches say
@@ -61,6 +63,20 @@ def requested_choice(policy: str | None, lead: int | None, copies: str | None) -
     if copies is not None and copies not in COPIES:
         raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
     return Requested(policy, lead, copies)
+
+
+def requested_rounding(
+    policy: str | None, allow: str | None, check_every: int
+) -> tuple[str | None, dict[str, Any]]:
+    """The policy, and the fields of a request that let it round maps.
+
+    Raises InputError for a policy that rounds none as allowed, and for less than a step between
+    checks.
+    """
+    allowed = parse_allowed(allow)
+    if check_every < 1:
+        raise InputError(f"lossy_check_every is {check_every}; a check comes every 1 or more steps")
+    return rounding_policy(policy, allowed), {"allowed": allowed, "check_every": check_every}
 
 
 def requested_memory(

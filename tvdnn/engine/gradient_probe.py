@@ -5,9 +5,10 @@ parameter takes its gradient, or the parameter moves by it. The host then reads 
 the other, and writes back what it has copied of all tensors before. The device needs no byte more.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -15,8 +16,11 @@ from torch import Tensor
 
 from ..ops.expand import Mode
 from ..optim import SGD
-from ..runtime.probe_calls import SummedSquares
+from ..planner.ir.schedule import Schedule
+from ..runtime.binding import Call
+from ..runtime.probe_calls import HeldMaps, SummedSquares
 from ..runtime.runner import Runner
+from ..runtime.views import ByteViews
 from .accumulation import GradientSums
 from .control import write_control
 from .core import Core
@@ -48,6 +52,7 @@ class GradientProbe:
         self._core, self._sums, self._optimizer = core, sums, optimizer
         self._before: Copies = []
         self._own: Gradients = {}  # the parameters' copies
+        self._held = HeldMaps()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -62,7 +67,7 @@ class GradientProbe:
             yield
         finally:
             self._restore()
-            self._before, self._own = [], {}
+            self._before, self._own, self._held = [], {}, HeldMaps()
 
     def run(
         self, step: ProbedStep, exact: Collection[str], squares: SummedSquares | None = None
@@ -81,8 +86,19 @@ class GradientProbe:
         with self._core.on_device(), self._sums.summing(network, step.mode, step.updated):
             self._core.module.change_state(network.changes)
             step.fill()
-            step.runner.probe(exact, squares)
-        return not bool(self._core.control.flag.any())
+            step.runner.probe(partial(self._changed, exact, squares))
+        return not bool(self._core.control.flag.cpu().any())
+
+    def _changed(
+        self,
+        exact: Collection[str],
+        squares: SummedSquares | None,
+        schedule: Schedule,
+        memory: ByteViews,
+        calls: Sequence[Call],
+    ) -> list[Call]:
+        found = self._held.keeping(exact, schedule, memory, calls)
+        return found if squares is None else squares.watching(schedule, memory, found)
 
     def gradients(self, step: ProbedStep) -> Iterator[tuple[str, Tensor]]:
         """The gradients that the last probe has left, one after the other."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isnan
 
-from ..errors import InputError
 from ..graph import Form
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
@@ -27,7 +26,6 @@ from .replan_workers import warned_of_failure
 from .rounding_search import Errors, Verdict, worst_of
 
 Progress = Callable[[str, float], None]
-CHECK_EVERY = 1000  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +217,6 @@ def _left(forms: Sequence[Form], dropped: DroppedCode, limit: float) -> Iterator
         error = dropped.error * ROUNDING[form] / ROUNDING[dropped.form]
         if isnan(error) or error <= limit:
             yield form
-
-
-def checked_every(steps: int) -> int:
-    """The number of steps between two checks. Raises InputError for less than one."""
-    if steps < 1:
-        raise InputError(f"lossy_check_every is {steps}; a check comes every 1 or more steps")
-    return steps
 
 
 def _warn(dropped: tuple[DroppedCode, ...], limit: float) -> None:

@@ -19,7 +19,6 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.rounding import parse_allowed, rounding_policy
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
@@ -35,12 +34,19 @@ from .build import (
 )
 from .code_counts import CodeCount
 from .core import Core
-from .engine_request import EngineRequest, is_sized, requested_choice, requested_memory
+from .engine_request import (
+    CHECK_EVERY,
+    EngineRequest,
+    is_sized,
+    requested_choice,
+    requested_memory,
+    requested_rounding,
+)
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
-from .rounding_plans import CHECK_EVERY, RoundingReport, checked_every
+from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
@@ -128,21 +134,15 @@ class Trainer:
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         spec: Spec = optimizer or SGD()
-        allowed = parse_allowed(allow)
-        policy = rounding_policy(policy, allowed)
+        machine: dict[str, Any] = {"costs": costs, "clock": clock, "slab": slab}
+        machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
+        machine |= {"kernels": kernels, "feedback": feedback, "progress": progress}
+        policy, rounding = requested_rounding(policy, allow, lossy_check_every)
         requested = EngineRequest(
             **requested_memory(budget, host_budget, file, file_budget, peer_budget),
+            **machine,
+            **rounding,
             choice=requested_choice(policy, lead, copies),
-            kernels=kernels,
-            order_seed=order_seed,
-            delay_seed=delay_seed,
-            costs=costs,
-            slab=slab,
-            progress=progress,
-            feedback=feedback,
-            clock=clock,
-            allowed=allowed,
-            check_every=checked_every(lossy_check_every),
             sized=is_sized(chunk_size, sections),
         )
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)

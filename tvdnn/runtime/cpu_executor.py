@@ -36,7 +36,7 @@ class CpuExecutor:
     ) -> None:
         self._schedule = schedule
         self._memory = memory
-        self._calls = calls
+        self.calls = calls
         self._random = None if seed is None else random.Random(seed)
         self._clock = clock
         self._stays = _stays_by_step(schedule)
@@ -45,7 +45,7 @@ class CpuExecutor:
 
     def run(self, first: int, end: int) -> None:
         """Run steps [first, end)."""
-        self.run_eagerly(first, end, self._calls)
+        self.run_eagerly(first, end, self.calls)
 
     def run_eagerly(self, first: int, end: int, calls: Sequence[Call]) -> None:
         """Run steps [first, end) by these calls."""

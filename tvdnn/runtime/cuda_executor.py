@@ -92,7 +92,7 @@ class CudaExecutor:
         delay_seed: int | None = None,
     ) -> None:
         self._schedule = schedule
-        self._calls = calls
+        self.calls = calls
         self._device = device
         self._random = None if delay_seed is None else random.Random(delay_seed)
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -206,7 +206,7 @@ class CudaExecutor:
                     low_water.record()
                 if reached or awaited[index]:
                     meet(lane, reached, awaited[index])
-                self._call(self._calls[index], events, index - first)
+                self._call(self.calls[index], events, index - first)
                 reached = index + 1 if index + 1 in told else 0
             if reached:
                 meet(lane, reached, {})
@@ -252,7 +252,7 @@ class CudaExecutor:
                 return {}
             assert self._file is not None, "the schedule uses a file"
             counts = self._lanes.counts_with_host()
-            run = FileRun(phase.files, self._calls, self._file, counts, self._random)
+            run = FileRun(phase.files, self.calls, self._file, counts, self._random)
             with run.ended(torch.cuda.current_stream(self._device).query):
                 self._issue_segments(segments, run)
             return run.spans
@@ -293,14 +293,14 @@ class CudaExecutor:
                     for event in awaited:
                         event.synchronize()
                     start_s = time.perf_counter()
-                    (calls or self._calls)[index]()
+                    (calls or self.calls)[index]()
                     spans[index] = start_s, time.perf_counter()
                     continue
                 stream = streams[step.lane]
                 for event in awaited:
                     stream.wait_event(event)
                 with torch.cuda.stream(stream):
-                    self._call((calls or self._calls)[index], events, index - first)
+                    self._call((calls or self.calls)[index], events, index - first)
                 if index in self._waited:
                     done[index] = stream.record_event()
         return spans

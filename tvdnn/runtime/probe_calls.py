@@ -17,15 +17,38 @@ from .views import ByteViews
 GRAD_BIAS = "grad_bias"  # the role of the pass that adds a map's gradient up over its pixels
 
 
-def exact_calls(
-    schedule: Schedule, memory: ByteViews, calls: Sequence[Call], exact: Collection[str]
-) -> list[Call]:
-    """The calls in which the values of the maps `exact` are held on the host, where coded."""
-    held: dict[str, torch.Tensor] = {}
-    return [
-        _held(schedule, step, memory, held) if _recodes(step, exact) else call
-        for step, call in zip(schedule.steps, calls, strict=True)
-    ]
+class HeldMaps:
+    """The host's memory of maps that are kept exact, for all probes of a step."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, torch.Tensor] = {}
+
+    def keeping(
+        self,
+        exact: Collection[str],
+        schedule: Schedule,
+        memory: ByteViews,
+        calls: Sequence[Call],
+    ) -> list[Call]:
+        """The calls in which the values of the maps `exact` are held on the host, where coded."""
+        return [
+            self._held(schedule, step, memory) if _recodes(step, exact) else call
+            for step, call in zip(schedule.steps, calls, strict=True)
+        ]
+
+    def _held(self, schedule: Schedule, step: Step, memory: ByteViews) -> Call:
+        source, target = step.reads[0], step.writes[0]
+        buffer = schedule.graph.buffers[source.buffer]
+        if buffer.name not in self._rows:
+            self._rows[buffer.name] = torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
+        rows = self._rows[buffer.name][source.start : source.stop]
+        if is_lossy(target.form):
+            return lambda: _copy(memory.view(source, buffer), rows)
+        return lambda: _copy(rows, memory.view(target, buffer))
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
 
 
 def _recodes(step: Step, maps: Collection[str]) -> bool:
@@ -34,24 +57,6 @@ def _recodes(step: Step, maps: Collection[str]) -> bool:
         is_lossy(each.form) for each in (step.reads[0], step.writes[0])
     )
     return lossy and step.reads[0].buffer in maps
-
-
-def _held(schedule: Schedule, step: Step, memory: ByteViews, held: dict[str, torch.Tensor]) -> Call:
-    source, target = step.reads[0], step.writes[0]
-    buffer = schedule.graph.buffers[source.buffer]
-
-    def rows() -> torch.Tensor:
-        if buffer.name not in held:
-            held[buffer.name] = torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
-        return held[buffer.name][source.start : source.stop]
-
-    def keep() -> None:
-        rows().copy_(memory.view(source, buffer))
-
-    def bring_back() -> None:
-        memory.view(target, buffer).copy_(rows())
-
-    return keep if is_lossy(target.form) else bring_back
 
 
 class SummedSquares:
@@ -84,7 +89,7 @@ class SummedSquares:
         first, last = pass_.reads[0].channels or (0, buffer.shape[-1])
 
         def run() -> None:
-            rows = memory.view(operand, buffer)[..., first:last].to("cpu", torch.float64)
+            rows = memory.view(operand, buffer).cpu()[..., first:last].double()
             total = rows.square().flatten(0, -2).sum(0)
             self._found[pass_.op] = self._found.get(pass_.op, torch.zeros_like(total)) + total
             call()

@@ -1,6 +1,6 @@
 """The runner: a schedule with its memory, calls and executor on one device."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -24,7 +24,6 @@ from .file_calls import without_file
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .pages import Mapping
-from .probe_calls import SummedSquares, exact_calls
 from .section_file import SectionFile
 from .views import NO_BYTES, ByteViews
 
@@ -157,16 +156,10 @@ class Runner:
         with self._running() as executor:
             executor.run(*self.halves[half])
 
-    def probe(self, exact: Collection[str], squares: SummedSquares | None = None) -> None:
-        """Run the whole step, step by step, in which the maps `exact` are not rounded.
-
-        With `squares` these are summed meanwhile.
-        """
+    def probe(self, change: Callable[[Schedule, ByteViews, Sequence[Call]], list[Call]]) -> None:
+        """Run the whole step, one call after the other, by what `change` makes of the calls."""
         with self._running() as executor:
-            calls = self._bind(self._tensors, by_unit=self._by_unit)
-            calls = exact_calls(self.schedule, self._memory, calls, exact)
-            if squares is not None:
-                calls = squares.watching(self.schedule, self._memory, calls)
+            calls = change(self.schedule, self._memory, executor.calls)
             executor.run_eagerly(0, len(self.schedule.steps), calls)
 
     def timed(self, half: int = 0) -> Lap:
