@@ -2,11 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import SMALL, Captured, run, table
+from tvdnn.experiment.request import make_problem, make_request
+from tvdnn.graph import FP8
+from tvdnn.planner.ir.costs import Roofline
+from tvdnn.planner.ir.hardware import load
 from tvdnn.units import KIB, format_bytes
 
 
@@ -150,21 +155,23 @@ def test_what_the_host_cannot_hold_goes_to_a_file(capsys: Captured) -> None:
     assert "above the host budget 600.00 KiB; raise host_budget" in err
 
 
-TIGHT = ("resnet18", "--batch", "32", "--image-size", "64", "--budget", "250MiB")
-
-
 @pytest.mark.usefixtures("few_trials")
-def test_allowed_codecs_round_maps_and_are_shown(capsys: Captured) -> None:
-    code, out, _ = run(capsys, "plan", *TIGHT, "--allow", "lossy:0.03", "--json", "-")
+def test_a_plan_that_may_round_is_autos_and_no_slower(capsys: Captured) -> None:
+    budget = ("--budget", "min")
+    code, out, _ = run(capsys, "plan", *SMALL, *budget, "--allow", "lossy:0.03", "--json", "-")
     assert code == 0
-    plan = json.loads(out)
-    assert plan["row"]["policy"] == "auto"
-    assert plan["row"]["lossy"]
-    assert any("fp8 (lossy)" in row["decision"] for row in plan["maps"])
-    _, out, _ = run(capsys, "plan", *TIGHT, "--json", "-")
-    exact = json.loads(out)["row"]
-    assert not exact["lossy"]
-    assert plan["row"]["predicted_s"] <= exact["predicted_s"]
+    rounded = json.loads(out)["row"]
+    assert rounded["policy"] == "auto"
+    _, out, _ = run(capsys, "plan", *SMALL, *budget, "--json", "-")
+    assert rounded["predicted_s"] <= json.loads(out)["row"]["predicted_s"]
+
+
+def test_a_limit_allows_codecs_in_the_problem_of_a_command() -> None:
+    request = make_request("resnet18", 2, 32, "bf16", None, None, None, "lossy:0.03")
+    costs = Roofline(load("H200"), "bf16")
+    problem = make_problem(request, costs)
+    assert set(problem.lossy.values()) == {FP8}
+    assert not make_problem(replace(request, allowed=None), costs).lossy
 
 
 def test_limits_of_rounding_are_checked(capsys: Captured) -> None:

@@ -51,14 +51,15 @@ class Problem:
         exact: Schedule | None = None,
     ) -> None:
         self.costs, self.budget, self.host_budget, self.tiers = costs, budget, host_budget, tiers
-        self._step, self._paged, self._lossy, self._exact = step, paged, lossy or {}, exact
+        self._step, self._paged, self._exact = step, paged, exact
+        self.lossy: Mapping[str, Form] = lossy or {}
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
 
     def within(self, budget: Limit, host_budget: int | None = None) -> "Problem":
         """The problem inside another budget, and inside another of the host where one is given."""
         host = self.host_budget if host_budget is None else host_budget
         limits = budget, host, self.tiers
-        other = Problem(self._step, self.costs, *limits, paged=self._paged, lossy=self._lossy)
+        other = Problem(self._step, self.costs, *limits, paged=self._paged, lossy=self.lossy)
         other._known = self._known
         return other
 
@@ -159,7 +160,7 @@ class Problem:
         limits = budget, self.host_budget, self.tiers
         budgets = Budgets.of(graph, *limits, paged=self._paged)
         known = self._known.setdefault(id(graph), {})
-        return GraphProblem(graph, self.costs, budgets, known, self._lossy, self._exact)
+        return GraphProblem(graph, self.costs, budgets, known, self.lossy, self._exact)
 
     def _at_floor(self, policy: Policy) -> MinimumSchedule:
         """The plan of the policy that has the lowest floor."""
