@@ -1,14 +1,24 @@
-"""Rounding check: the errors of gradients by rounded maps, and the maps that cause them."""
+"""Rounding check: the errors of gradients by rounded maps, and the maps that cause them.
 
-from collections import Counter
-from collections.abc import Collection
+An error is a share of the exact gradient: the root of the mean square of one by that of the other.
+The exact gradient of some parameters is zero but for rounding. Such is a bias ahead of a
+normalization, or a scale of which every reader is one. Their errors are shares of what the gradient
+adds up: of the root of the sum of the squares of these terms.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
 
 from torch import Tensor
 
-from ..graph import Graph, Op
-from ..runtime.probe_calls import GRAD_BIAS, SummedSquares
-from .gradient_probe import GradientProbe, ProbedStep
+from ..graph import Direction, Graph, Kind
+from ..runtime.probe_calls import SummedSquares
+from .gradient_probe import GradientProbe, Gradients, ProbedStep
 from .rounding_search import Errors, RoundingSearch, Verdict, disturbed, worst_of
+
+# The share of its terms up to which a gradient is zero but for rounding. Terms in bfloat16 leave
+# some 0.2%, and a gradient whose terms are independent has about 100%.
+ZERO = 0.01
+LARGE = 0.05  # an error from which on, whatever the limit, a gradient may be zero but for rounding
 
 
 def judge(probe: GradientProbe, step: ProbedStep, limit: float) -> Verdict | None:
@@ -17,56 +27,84 @@ def judge(probe: GradientProbe, step: ProbedStep, limit: float) -> Verdict | Non
     Over the limit, the maps are found that cause it. None where a label is no class: such a step
     has no gradients.
     """
-    graph, maps = step.runner.schedule.graph, step.runner.schedule.plan.rounded
-    without = biases_without_effect(graph)
-    squares = SummedSquares(set(without.values()))
     with probe.unchanged():
-        if not probe.run(step, exact=maps, squares=squares if without else None):
+        return _Check(probe, step, limit).verdict()
+
+
+class _Check:
+    """One check of a step: its exact gradients, and the scales of their errors."""
+
+    def __init__(self, probe: GradientProbe, step: ProbedStep, limit: float) -> None:
+        self._probe, self._step, self._limit = probe, step, limit
+        self._graph = step.runner.schedule.graph
+        self._maps = step.runner.schedule.plan.rounded
+        self._exact: Gradients = {}
+        self._scales: dict[str, float] = {}
+        self._probes = 0
+
+    def verdict(self) -> Verdict | None:
+        if not self._run(self._maps):
             return None
-        exact = dict(probe.gradients(step))
-        scales = {name: _rms(each) for name, each in exact.items()}
+        self._exact = dict(self._probe.gradients(self._step))
+        self._scales = {name: _rms(each) for name, each in self._exact.items()}
+        absolute = self._absolute(self._maps)
+        most = min(self._limit, LARGE)
+        large = [name for name, error in self._shares(absolute).items() if not error <= most]
+        self._scale_by_terms(large)
+        errors = self._shares(absolute)
+        if worst_of(errors)[0] <= self._limit:
+            return Verdict(errors, probes=self._probes)
+        alone = disturbed(self._graph, self._maps)
+        search = RoundingSearch(self._errors_of, alone, self._limit)
+        search.run(_in_order(self._graph, self._maps), errors)
+        return Verdict(errors, search.dropped, self._probes)
+
+    def _run(self, exact: Collection[str], squares: SummedSquares | None = None) -> bool:
+        self._probes += 1
+        return self._probe.run(self._step, exact, squares)
+
+    def _errors_of(self, rounded: Collection[str]) -> Errors:
+        return self._shares(self._absolute(rounded))
+
+    def _absolute(self, rounded: Collection[str]) -> Errors:
+        """The errors of a step in which these maps alone are rounded."""
+        self._run(self._maps.difference(rounded))
+        found = self._probe.gradients(self._step)
+        return {name: _rms(each - self._exact[name]) for name, each in found}
+
+    def _shares(self, absolute: Errors) -> Errors:
+        return {name: _share(error, self._scales[name]) for name, error in absolute.items()}
+
+    def _scale_by_terms(self, params: Iterable[str]) -> None:
+        """Set the scales of the gradients among these that are zero but for rounding."""
+        passes = summing_passes(self._graph, params)
+        if not passes:
+            return
+        squares = SummedSquares(dict(passes.values()))
+        self._run(self._maps, squares)
         roots = squares.roots()
-        scales |= {name: roots[op] for name, op in without.items() if op in roots}
-
-        def errors_of(rounded: Collection[str]) -> Errors:
-            probe.run(step, exact=maps.difference(rounded))
-            found = probe.gradients(step)
-            return {name: _share(_rms(each - exact[name]), scales[name]) for name, each in found}
-
-        errors = errors_of(maps)
-        if worst_of(errors)[0] <= limit:
-            return Verdict(errors)
-        search = RoundingSearch(errors_of, disturbed(graph, maps), limit)
-        search.run(_in_order(graph, maps), errors)
-    return Verdict(errors, search.dropped, 2 + search.probes)
+        for name, (number, _) in passes.items():
+            if self._scales[name] <= ZERO * roots[number]:
+                self._scales[name] = roots[number]
 
 
-def biases_without_effect(graph: Graph) -> dict[str, str]:
-    """The biases whose exact gradient is zero, each with its op.
+def summing_passes(graph: Graph, params: Iterable[str]) -> Mapping[str, tuple[int, int]]:
+    """Of parameters with a value a channel, the pass and the read of what their gradients sum.
 
-    Behind the op all values of a channel are normalized together, which takes any bias away.
+    It is the first gradient with these channels that backward reads for the parameter's op. A scale
+    sums its products with normalized values, whose mean square is 1.
     """
-    summed = {pass_.op for pass_ in graph.passes if pass_.role == GRAD_BIAS}
-    readers: dict[str, list[Op]] = {}
-    for op in graph.network.ops:
-        for name in op.inputs:
-            readers.setdefault(name, []).append(op)
-    uses = Counter(name for op in graph.network.ops for name in op.params)
-    return {
-        op.params[1]: op.name
-        for op in graph.network.ops
-        if op.name in summed and uses[op.params[1]] == 1 and op.output in readers
-        if op.output not in graph.network.outputs
-        if all(_normalizes(graph, reader, op.output) for reader in readers[op.output])
-    }
-
-
-def _normalizes(graph: Graph, op: Op, value: str) -> bool:
-    """Whether an op takes a value's means by channel away, and reads nothing else of it."""
-    channels = graph.network.values[value].shape[-1]
-    by_channel = op.attrs.get("training") or op.attrs.get("groups") == channels
-    normalizes = "batch_norm" in op.kind or "group_norm" in op.kind
-    return bool(normalizes and by_channel and op.inputs[0] == value and value not in op.inputs[1:])
+    found: dict[str, tuple[int, int]] = {}
+    wanted = {name for name in params if len(graph.network.params[name].shape) == 1}
+    for index, pass_ in enumerate(graph.passes):
+        if pass_.direction is Direction.BACKWARD:
+            for name in wanted.intersection(graph.ops[pass_.op].params) - found.keys():
+                (channels,) = graph.network.params[name].shape
+                for number, use in enumerate(pass_.reads):
+                    buffer = graph.buffers[use.buffer]
+                    if buffer.kind is Kind.GRAD and use.width(buffer) == channels:
+                        found.setdefault(name, (index, number))
+    return found
 
 
 def _in_order(graph: Graph, maps: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Probe calls: calls of a schedule that keep maps exact, or see what they add up.
+"""Probe calls: calls of a schedule that keep maps exact, or see what passes add up.
 
 A map that the schedule rounds goes by pageable host memory instead. The device holds the same bytes
 as before.
@@ -13,8 +13,6 @@ from ..ops.operator import TORCH_DTYPES
 from ..planner.ir.schedule import Action, Schedule, Step
 from .binding import Call
 from .views import ByteViews
-
-GRAD_BIAS = "grad_bias"  # the role of the pass that adds a map's gradient up over its pixels
 
 
 class HeldMaps:
@@ -60,38 +58,40 @@ def _recodes(step: Step, maps: Collection[str]) -> bool:
 
 
 class SummedSquares:
-    """The squares that ops' gradients of biases add up, by op and channel, of one step's calls."""
+    """The squares of maps that passes read, by pass and channel, summed over one step.
 
-    def __init__(self, ops: Collection[str]) -> None:
-        self._ops = ops
-        self._found: dict[str, torch.Tensor] = {}
+    `reads` are the numbers of the reads, by pass.
+    """
+
+    def __init__(self, reads: Mapping[int, int]) -> None:
+        self._reads = reads
+        self._found: dict[int, torch.Tensor] = {}
 
     def watching(self, schedule: Schedule, memory: ByteViews, calls: Sequence[Call]) -> list[Call]:
-        """The calls, behind ones that add the squares of what the passes of biases read."""
+        """The calls, behind ones that add the squares of what the passes read."""
         return [
-            self._behind(schedule, step, memory, call) if self._is_bias(schedule, step) else call
+            self._behind(schedule, step, memory, call) if self._is_watched(step) else call
             for step, call in zip(schedule.steps, calls, strict=True)
         ]
 
-    def roots(self) -> Mapping[str, float]:
-        """By op the root of the sum of squares: the RMS of all channels of its bias."""
-        return {op: found.mean().sqrt().item() for op, found in self._found.items()}
+    def roots(self) -> Mapping[int, float]:
+        """By pass the root of the sums of squares: their RMS over all channels."""
+        return {number: found.mean().sqrt().item() for number, found in self._found.items()}
 
-    def _is_bias(self, schedule: Schedule, step: Step) -> bool:
-        if step.action is not Action.LAUNCH:
-            return False
-        pass_ = schedule.graph.passes[step.pass_index]
-        return pass_.role == GRAD_BIAS and pass_.op in self._ops
+    def _is_watched(self, step: Step) -> bool:
+        launches = step.action is Action.LAUNCH and not step.recompute
+        return launches and step.pass_index in self._reads
 
     def _behind(self, schedule: Schedule, step: Step, memory: ByteViews, call: Call) -> Call:
-        pass_ = schedule.graph.passes[step.pass_index]
-        operand, buffer = step.reads[0], schedule.graph.buffers[step.reads[0].buffer]
-        first, last = pass_.reads[0].channels or (0, buffer.shape[-1])
+        number = self._reads[step.pass_index]
+        operand, use = step.reads[number], schedule.graph.passes[step.pass_index].reads[number]
+        buffer = schedule.graph.buffers[operand.buffer]
+        first, last = use.channels or (0, buffer.shape[-1])
 
         def run() -> None:
             rows = memory.view(operand, buffer).cpu()[..., first:last].double()
             total = rows.square().flatten(0, -2).sum(0)
-            self._found[pass_.op] = self._found.get(pass_.op, torch.zeros_like(total)) + total
+            self._found[step.pass_index] = self._found.get(step.pass_index, 0.0) + total
             call()
 
         return run
