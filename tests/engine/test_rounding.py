@@ -142,13 +142,17 @@ def test_measuring_changes_no_bit_of_the_state(optimizer: SGD | AdamW) -> None:
 def test_a_codec_over_the_limit_trains_no_parameter_and_is_dropped() -> None:
     """Each step is exact, and the next plan is made beside training."""
     exact, trainer = kept(normalized), trainer_of(normalized, "lossy:0.03")
-    first = trainer.plan.rounding
+    before, first = trainer.schedule, trainer.plan.rounding
     assert set(first.values()) == {FP8}
+    plans, key = trainer._core.new_plans.rounding, trainer._steps.key((BATCH, *SHAPE))
+    assert plans.permits(key, before)
     given = batches(6)
     with pytest.warns(RuntimeWarning, match=DROPPED):
         assert torch.equal(trainer.step(*given[0]), exact.step(*given[0]))
     assert same_state(trainer, exact)
     assert not trainer.plan.rounded
+    assert not plans.permits(key, before)
+    assert plans.permits(key, trainer.schedule)
     report = trainer.rounding
     assert report is not None
     assert report.worst[0] > 0.03
@@ -216,6 +220,21 @@ def test_no_budget_is_exceeded_while_gradients_are_measured(
             assert schedule.peak_nbytes <= budget == schedule.budget_nbytes
             sizes.append(core.memory.arena.bytes.numel())
     assert max(sizes) + trainer.graph.fixed_nbytes <= budget
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_measuring_takes_no_byte_and_changes_no_bit() -> None:
+    often, seldom = (
+        trainer_of(normalized, WIDE, device="cuda", lossy_check_every=every) for every in (1, 1000)
+    )
+    assert often.plan.rounded
+    for x, y in batches(3):
+        x, y = x.cuda(), y.cuda()
+        assert torch.equal(often.step(x, y), seldom.step(x, y))
+        assert same_state(often, seldom)
+    assert often.rounding is not None
+    assert often.rounding.measured == 3
+    assert often.peak_nbytes() <= budget_of(normalized)
 
 
 def test_wrong_labels_are_reported_and_measured_again() -> None:

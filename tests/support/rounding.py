@@ -52,12 +52,16 @@ def budget_of(make: Make, optimizer: SGD | AdamW = MOMENTUM, share: float = 0.5)
 
 
 def trainer_of(
-    make: Make, allow: str | None, optimizer: SGD | AdamW = MOMENTUM, **options: object
+    make: Make,
+    allow: str | None,
+    optimizer: SGD | AdamW = MOMENTUM,
+    device: str = "cpu",
+    **options: object,
 ) -> Trainer:
-    net = make()
+    net, x = make().to(device), torch.empty(BATCH, *SHAPE, device=device)
     how = {"optimizer": optimizer, "sections": 4, "dtype": "tf32", "order_seed": 1}
-    how |= {"budget": budget_of(make, optimizer), "costs": dear(graph_of(net, optimizer))}
-    return Trainer(net, torch.empty(BATCH, *SHAPE), allow=allow, **{**how, **options})
+    how |= {"budget": budget_of(make, optimizer), "costs": dear(graph_of(make(), optimizer))}
+    return Trainer(net, x, allow=allow, **{**how, **options})
 
 
 def kept(make: Make, optimizer: SGD | AdamW = MOMENTUM) -> Trainer:

@@ -195,7 +195,8 @@ class Core:
         answer = self.new_plans.measured.answer(key)
         if answer is not None:
             self.costs[key] = answer.costs
-            if answer.schedule is not None:
+            permits = self.new_plans.rounding.permits
+            if answer.schedule is not None and permits(key, answer.schedule):
                 present = self.runners[key].schedule
                 self._replace_runner(key, answer.schedule, updates)
                 self.new_plans.measured.taken_over(key, present)

@@ -119,6 +119,13 @@ class RoundingPlans:
         found = self._by_key.get(key)
         return {} if found is None else first_forms(found.allowed)
 
+    def permits(self, key: Hashable, schedule: Schedule) -> bool:
+        """Whether a schedule for `key` has none of the codecs that were dropped since."""
+        found, rounding = self._by_key.get(key), schedule.plan.rounding
+        return found is None or all(
+            form in found.allowed.get(name, ()) for name, form in rounding.items()
+        )
+
     def is_due(self, key: Hashable, runner: Runner) -> bool:
         """Whether the next step of the runner is to be measured before it updates parameters."""
         found = self._by_key.get(key)
@@ -156,7 +163,8 @@ class RoundingPlans:
             found.measured = runner
             return None
         for each in dropped:
-            found.allowed[each.buffer] = tuple(_left(found.allowed[each.buffer], each, self.limit))
+            forms = found.allowed.get(each.buffer, ())
+            found.allowed[each.buffer] = tuple(_left(forms, each, self.limit))
         _warn(dropped, self.limit)
         return found.exact
 
@@ -212,10 +220,13 @@ class RoundingPlans:
 
 
 def _left(forms: Sequence[Form], dropped: DroppedCode, limit: float) -> Iterator[Form]:
-    """The codecs behind the dropped one whose error, in proportion, is within the limit."""
-    for form in forms[forms.index(dropped.form) + 1 :]:
-        error = dropped.error * ROUNDING[form] / ROUNDING[dropped.form]
-        if isnan(error) or error <= limit:
+    """The codecs that round less than the dropped one, to an error in proportion within the limit.
+
+    All that round less where the error is not known.
+    """
+    for form in forms:
+        share = ROUNDING[form] / ROUNDING[dropped.form]
+        if share < 1 and (isnan(dropped.error) or share * dropped.error <= limit):
             yield form
 
 

@@ -63,7 +63,7 @@ class Trainer:
       changed on `trainer.optimizer`, which torch's schedulers take.
     - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "superneurons", "gist-lossless",
       "tvdnn-ilp", "tvdnn-heuristic", "auto"; or "gist-lossy:fp16", ":fp10" or ":fp8", which round
-      the maps that backward reads. No other policy does.
+      the maps that backward reads. No other policy does, but auto where `allow` says so.
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
     - `host_budget`: the most pinned host bytes, as a number or as text.
