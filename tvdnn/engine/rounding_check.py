@@ -16,8 +16,8 @@ from .gradient_probe import GradientProbe, Gradients, ProbedStep
 from .rounding_search import Errors, RoundingSearch, Verdict, disturbed, worst_of
 
 # The share of its terms up to which a gradient is zero but for rounding. Rounding all terms to
-# bfloat16, by up to 2^-9 each, leaves 0.2% at most if their errors are independent. A gradient whose
-# terms are independent has about 100%.
+# bfloat16, by up to 2^-9 each, leaves 0.2% at most if their errors are independent. A gradient of
+# independent terms has about 100%.
 ZERO = 0.01
 LARGE = 0.05  # an error from which on, whatever the limit, a gradient may be zero but for rounding
 
