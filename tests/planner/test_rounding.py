@@ -109,6 +109,8 @@ def test_signs_take_bits_beside_rounded_values() -> None:
     assert found.keys() == {FP8, BITS}
     plan = replace(keep(graph), segments=parts, bridges=tuple(found.values()))
     check(lower(graph, plan, dear(graph)))
+    some = rounded_between(graph, parts, {Encoded("0", 1, FP8)}, ())
+    assert {each.form: (each.first, each.count) for each in some} == {FP8: (1, 1), BITS: (0, 2)}
     left = rounded_between(graph, parts, encoded, [found[BITS]])
     assert [each.form for each in left] == [FP8]
 

@@ -124,10 +124,11 @@ def rounded_between(
 def _bridges(
     graph: Graph, each: Encoded, after: int, reads: Sequence[tuple[int, int, bool]]
 ) -> Iterator[Bridge]:
-    count = graph.buffers[each.buffer].num_sections - each.first
+    """Rounded values of the last sections. All have bits, because a launch reads one form."""
+    count = graph.buffers[each.buffer].num_sections
     of_signs = [slot for slot, _, signs in reads if signs]
     of_values = [slot for slot, _, signs in reads if not signs]
-    for form, slots in ((each.form, of_values), (BITS, of_signs)):
+    for form, first, slots in ((each.form, each.first, of_values), (BITS, 0, of_signs)):
         if slots and of_values:
-            sections = each.buffer, each.first, count
+            sections = each.buffer, first, count - first
             yield Bridge(*sections, after, slots[0], slots[0], form=form, tier=None)
