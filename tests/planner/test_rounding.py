@@ -18,10 +18,11 @@ from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.errors import InputError
 from tvdnn.graph import BITS, FP8, FP10, FP16, Direction, Form, Graph, is_lossy
+from tvdnn.optim import SGD
 from tvdnn.planner.ir.plan import Plan, Segment, Slot
 from tvdnn.planner.joint.columns import Columns
 from tvdnn.planner.joint.lp import JointLP
-from tvdnn.planner.joint.orders import Order, orders
+from tvdnn.planner.joint.orders import JointChoice, Order, orders
 from tvdnn.planner.lowering.codes import Encoded
 from tvdnn.planner.lowering.rounded_codes import (
     ROUNDING,
@@ -226,3 +227,28 @@ def test_orders_without_rounding_have_the_columns_of_before() -> None:
     names = {each.buffer for each in rounding.columns.coded if is_lossy(each.form)}
     assert names
     assert names <= allowed(graph).keys()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maps_whose_signs_mask_are_rounded_from_any_section_on(seed: int) -> None:
+    """Convolutions mask by bits, of rounded sections and of exact ones in the same launch."""
+    torch.manual_seed(0)
+    convolutions = (nn.Conv2d(8 if number else 3, 8, 3, padding=1) for number in range(3))
+    layers = [layer for each in convolutions for layer in (each, nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, CLASSES))
+    x = torch.empty(8, 3, 8, 8)
+    graph = training_graph(net, x, optimizer=SGD(), sections=2, dtype="bf16", fuse=True)
+    rng, lossy = random.Random(seed), allowed(graph)
+    order = replace(rng.choice(orders(graph, dear(graph))), lossy=lossy)
+    numbers = [n for n, each in enumerate(order.columns.coded) if is_lossy(each.form)]
+    coded = frozenset((n, order.columns.first_coded(n, rng.uniform(0.3, 1))) for n in numbers)
+    skeleton = order.woven(JointChoice(frozenset(), frozenset(), coded))
+    plan = skeleton.plan_within(10**9)
+    assert plan is not None
+    assert BITS in {each.form for each in plan.bridges}
+    assert plan.rounded
+    schedule = lower(graph, plan, dear(graph))
+    check(schedule)
+    simple = lower(graph, in_keeps_order(graph, plan), dear(graph))
+    batches = random_batches(2, (8, 3, 8, 8), CLASSES, seed)
+    assert train(net, schedule, batches, order_seed=seed).equals(train(net, simple, batches))
