@@ -99,8 +99,10 @@ def test_codes_save_time_where_makers_and_the_link_are_slow() -> None:
     _, graph = plain(dtype="tf32")
     order, columns = columns_with_codes(graph, dear(graph))
     limit = round(0.75 * order.skeleton.required.max())
-    least = JointLP(columns, limit).solve()
-    without = JointLP(columns, limit, with_codes=False).solve()
+    program = JointLP(columns, limit)
+    least = program.solve()
+    program.limit(limit, with_codes=False)
+    without = program.solve()
     assert least is not None
     assert without is not None
     assert least.coded.max() > 0.01

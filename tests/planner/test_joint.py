@@ -123,10 +123,35 @@ def test_a_host_without_room_leaves_only_recompute(order: Order) -> None:
 
 def test_less_of_the_link_takes_no_less(order: Order) -> None:
     limit = round(0.5 * order.skeleton.required.max())
-    solutions = [JointLP(order.columns, limit, link_share=each).solve() for each in (1.0, 0.1)]
+    program, solutions = JointLP(order.columns, limit), []
+    for share in (1.0, 0.1):
+        program.limit(limit, link_share=share)
+        solutions.append(program.solve())
     assert solutions[0] is not None
     assert solutions[1] is not None
     assert solutions[0].step_s <= solutions[1].step_s
+
+
+def test_a_program_under_changed_limits_has_the_optimum_of_a_new_one(order: Order) -> None:
+    most = int(order.skeleton.required.max())
+    program = JointLP(order.columns, most)
+    for share in (0.9, 0.5, 0.7, 0.45, 1.0, 0.6):
+        program.limit(round(share * most))
+        again, new = program.solve(), JointLP(order.columns, round(share * most)).solve()
+        assert again is not None
+        assert new is not None
+        assert again.step_s == pytest.approx(new.step_s, rel=1e-5)
+
+
+def test_no_optimum_is_above_the_seconds_that_are_asked_for(order: Order) -> None:
+    program = JointLP(order.columns, round(0.5 * order.skeleton.required.max()))
+    first = program.solve()
+    assert first is not None
+    assert program.solve(most_s=0.99 * first.step_s) is None
+    assert dive(program, first, SLOW, most_s=0.99 * first.step_s) is None
+    found = program.solve(most_s=1.01 * first.step_s)
+    assert found is not None
+    assert found.step_s == pytest.approx(first.step_s)
 
 
 @pytest.mark.parametrize("rule", [FAST, SLOW])

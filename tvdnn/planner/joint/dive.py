@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -27,8 +28,11 @@ class DiveRule:
 FAST, SLOW = DiveRule(0.95, 0.5, 0.1, 0.35), DiveRule(0.93, 0.4, 0.05, 0.2)
 
 
-def dive(lp: JointLP, first: Solution, rule: DiveRule) -> Solution | None:
-    """A solution in which every absent column is taken as a whole or not at all."""
+def dive(lp: JointLP, first: Solution, rule: DiveRule, most_s: float = inf) -> Solution | None:
+    """A solution in which every absent column is taken as a whole or not at all.
+
+    None where the dive finds none of at most so many seconds.
+    """
     (low, high), found, part = lp.bounds(), first, rule.part
     for _ in range(MOST_ROUNDS):
         shares, free = found.absent, _free(lp, low, high)
@@ -47,11 +51,11 @@ def dive(lp: JointLP, first: Solution, rule: DiveRule) -> Solution | None:
         trial = low.copy(), high.copy()
         trial[1][lp.first_absent + down] = 0.0
         _fix(lp, trial, (*sure.tolist(), *up.tolist()))
-        solved = lp.solve(*trial)
+        solved = lp.solve(trial, most_s)
         if solved is None and single:
             trial = low, high
             trial[1][lp.first_absent + ranked[0]] = 0.0
-            solved = lp.solve(*trial)
+            solved = lp.solve(trial, most_s)
             if solved is None:
                 return None
         if solved is None:

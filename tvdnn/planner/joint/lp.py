@@ -9,14 +9,14 @@ made again in part.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from math import inf
 
 import numpy as np
-from scipy.optimize import linprog
 
 from ...graph import is_lossy
 from ..ir.plan import HOST
 from .columns import AbsentColumn, Columns
+from .linear_program import LinearProgram
 from .rows import Array, SparseRows, Term
 
 TRACKS = ("out", "back", "free", "idle", "final", "due", "absent")
@@ -41,23 +41,16 @@ class Solution:
 class JointLP:
     """The program of a skeleton's columns, with at most `limit` live bytes.
 
-    Copies take at most `link_share` of the link. Unless `with_codes`, no map is encoded.
+    It is solved again under other limits, from the basis of its last optimum.
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        limit: int,
-        host_budget: int | None = None,
-        *,
-        link_share: float = 1.0,
-        with_codes: bool = True,
-    ) -> None:
-        self.columns, self.with_codes, self._link_share = columns, with_codes, link_share
+    def __init__(self, columns: Columns, limit: int, host_budget: int | None = None) -> None:
+        self.columns = columns
         clock = columns.clock
         self._num, self._limit = clock.num, limit
         self._unit_s = float(clock.seconds.sum())
-        self._unit = max(1.0, float((clock.required - limit).max(initial=0)))  # bytes
+        most = float(clock.required.max(initial=1))
+        self._unit = float((clock.required - limit).max(initial=0)) or most  # bytes
         self.first_absent = len(columns.away)
         self._runs = self.first_absent + len(columns.absent)
         self._blocks = self._runs + len(columns.runs)
@@ -66,8 +59,7 @@ class JointLP:
         self._waits = self._tracks + len(TRACKS) * (self._num + 1)
         self._width = self._waits + self._num
         self._never = set[int]()
-        if not with_codes:
-            self._never |= {*range(self._coded, self._tracks)}
+        self.with_codes = True
         self.conflicts: tuple[set[int], ...] = tuple(set() for _ in columns.absent)
         self._ub, self._eq = SparseRows(), SparseRows()
         self._add_tracks()
@@ -77,32 +69,33 @@ class JointLP:
         self._host_rows = [] if host_budget is None else self._add_host(host_budget)
         self._add_exclusion()
         self._add_precedence()
-        self._matrices = self._ub.matrix(self._width), self._eq.matrix(self._width)
+        self._program = LinearProgram(self._objective(), self._ub, self._eq)
+
+    def limit(self, limit: int, *, link_share: float = 1.0, with_codes: bool = True) -> None:
+        """Allow so many live bytes and this share of the link. Unless `with_codes`, no codes."""
+        self._limit, self.with_codes = limit, with_codes
+        self._program.limit(self._memory_rows, self._spare())
+        for row, step, rate in self._link_rows:
+            self._program.change(row, self._waits + step, -link_share * rate)
 
     def bounds(self) -> tuple[Array, Array]:
         """The least and the most of each column."""
         low, high = np.zeros(self._width), np.full(self._width, np.inf)
         high[: self._tracks] = 1.0
         high[sorted(self._never)] = 0.0
+        if not self.with_codes:
+            high[self._coded : self._tracks] = 0.0
         high[[self._track("out", 0), self._track("back", 0)]] = 0.0
         return low, high
 
-    def solve(self, low: Array | None = None, high: Array | None = None) -> Solution | None:
-        """The optimum within bounds; None where there is none."""
-        least, most = self.bounds()
-        low, high = least if low is None else low, most if high is None else high
-        found = linprog(
-            self._objective,
-            A_ub=self._matrices[0],
-            b_ub=self._ub.limits,
-            A_eq=self._matrices[1],
-            b_eq=self._eq.limits,
-            bounds=np.stack((low, high), axis=1),
-            method="highs",
-        )
-        if not found.success:
+    def solve(
+        self, bounds: tuple[Array, Array] | None = None, most_s: float = inf
+    ) -> Solution | None:
+        """The optimum within bounds; None where there is none of at most so many seconds."""
+        found = self._program.solve(*(bounds or self.bounds()), most_s / self._unit_s)
+        if found is None:
             return None
-        x, prices = found.x, found.lower.marginals + found.upper.marginals
+        x, prices = found.values, found.column_prices
         return Solution(
             float(x[self._waits :].sum()) * self._unit_s,
             x[: self.first_absent],
@@ -111,10 +104,9 @@ class JointLP:
             x[self._coded : self._tracks],
             prices[: self._runs] * self._unit_s,
             prices[self._coded : self._tracks] * self._unit_s,
-            self._sensitivities(x, found.ineqlin.marginals),
+            self._sensitivities(x, found.row_prices),
         )
 
-    @cached_property
     def _objective(self) -> Array:
         cost = np.zeros(self._width)
         cost[self._waits :] = 1.0
@@ -207,7 +199,12 @@ class JointLP:
     def _add_memory(self, step: int) -> int:
         names = ("back", 1.0), ("free", -1.0), ("absent", -1.0)
         terms = [(self._track(name, step), sign) for name, sign in names]
-        return self._ub.add(terms, (self._limit - self.columns.clock.required[step]) / self._unit)
+        return self._ub.add(terms, float(self._spare()[step]))
+
+    def _spare(self) -> Array:
+        """The bytes by step that the limit leaves, if all sections stay; in units."""
+        spare: Array = (self._limit - self.columns.clock.required) / self._unit
+        return spare
 
     def _add_link(self, way: int) -> list[tuple[int, int, float]]:
         """No more goes this way in a step than the link takes.
@@ -236,7 +233,7 @@ class JointLP:
         classes = self.columns.classes
         largest = max((idle.nbytes for each in classes for idle in each.members), default=1)
         seconds = largest / rate + self.columns.costs.links[HOST].latency_s
-        return self._link_share * largest / seconds * self._unit_s / self._unit
+        return largest / seconds * self._unit_s / self._unit
 
     def _add_host(self, budget: int) -> list[int]:
         names = ("out", 1.0), ("back", -1.0)

@@ -21,7 +21,7 @@ from ..offload.paged_fit import placed_in_pages
 from ..offload.swap_problem import Chooser, EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
-from .dive import FAST, dive
+from .dive import SLOW, dive
 from .lp import JointLP, Solution
 from .orders import JointChoice, Order, orders, staged_orders
 from .ranked import RankedColumns
@@ -34,7 +34,7 @@ NEAR_TRIAL = 1.005
 MANY_PAGES = 512  # of a paged arena from which on sections waste little of their last pages
 # Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
 # places, and plans that leave the link idle for some time lose less by it.
-DIVES = ((0.97, 1.0, FAST), (0.93, 0.6, FAST))
+DIVES = ((0.97, 1.0, SLOW), (0.93, 0.6, SLOW))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
@@ -45,13 +45,19 @@ LEAST_RANKED, MOST_RANKED = 3, 7  # trials of ranked columns of the deepest netw
 # few, the first guess is close.
 STEPS, STEPS_OF_FEW = 16, 64
 WORK = 60_000  # sections of maps and passes in all plans that single changes make
+CLOSE = 1.003  # times the least optimum: trials so near need no single changes
+NEAR_DIVE = 1.25  # times the least seconds of trials and dives: dives that take more are given up
 CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no dives
-MOST_CHANGES = 100  # trials of single changes under one limit
+MOST_CHANGES = 40  # trials of single changes under one limit
 # Times an order's optimum with codes of maps: where it is no more without them, they are no means.
 # Rounded, small gains are none, and planning takes twice as long (VGG-16 and AlexNet, 2026-11-26).
 # Where maps may be rounded, a plan without codes is known already.
 WORTH_CODES = 1.05
+ALIKE_TRIAL = 1e-6  # of a step: trials that differ by less are the same
 MIN_GAIN = 1e-4  # of a step: less is no gain
+# Of a step: schedules take longer than their trials. Only the best trial of a limit is placed for
+# less, and limits whose best trial promises less are left out.
+PLACED_GAIN = 0.02
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
 NEARLY = 1.002  # times its timetable's seconds: a schedule hardly waits for its places
@@ -79,6 +85,7 @@ class JointSearch:
     skeletons: dict[tuple[Order, JointChoice], Skeleton] = field(default_factory=dict)
     rankings: dict[Order, RankedColumns] = field(default_factory=dict)
     done: set[tuple[Order, JointChoice]] = field(default_factory=set)  # placed
+    programs: dict[Order, JointLP] = field(default_factory=dict)
     uncoded: set[Order] = field(default_factory=set)  # orders in which no map is encoded
     limit: int = 0  # live bytes of trials
 
@@ -127,28 +134,28 @@ class JointSearch:
 
     def _solutions(self, known: Iterable[Order]) -> Iterator[tuple[Order, Solution]]:
         for order in known:
-            solution = self._program(order, 1.0).solve()
+            solution = self._program(order).solve()
             if solution is not None and solution.coded.any():
-                self.uncoded.add(order)
-                without = self._program(order, 1.0).solve()
+                without = self._program(order, with_codes=False).solve()
                 worth = 1.0 if self.problem.lossy else WORTH_CODES
                 if without is not None and without.step_s <= worth * solution.step_s:
                     solution = without
-                else:
-                    self.uncoded.remove(order)
+                    self.uncoded.add(order)
             if solution is not None:
                 yield order, solution
 
     def rounded(
-        self, solved: Sequence[tuple[Order, Solution]]
+        self, solved: Sequence[tuple[Order, Solution]], known_s: float = inf
     ) -> Iterator[tuple[Order, JointChoice]]:
-        """What dives make of the most promising programs."""
+        """What dives make of the most promising programs, where a choice of `known_s` is known."""
         for order, _ in solved[:MOST_ORDERS]:
             for share, link_share, rule in DIVES:
-                program = self._program(order, share, link_share)
-                solution = program.solve()
-                found = dive(program, solution, rule) if solution else None
-                yield from [(order, JointChoice.of(found, order.columns))] if found else []
+                program, most_s = self._program(order, share, link_share), NEAR_DIVE * known_s
+                solution = program.solve(most_s=most_s)
+                found = dive(program, solution, rule, most_s) if solution else None
+                if found is not None:
+                    known_s = min(known_s, found.step_s)
+                    yield order, JointChoice.of(found, order.columns)
 
     def ranked(self, order: Order) -> Iterator[JointTrial]:
         """Trials of the first ranked columns: more where a step waits for copies, else fewer.
@@ -180,13 +187,14 @@ class JointSearch:
 
         They are ordered by the prices of the order's solution.
         """
-        program, tried = self._program(best.order, 1.0), {best.choice}
+        program, tried = self._program(best.order), {best.choice}
         left = min(MOST_CHANGES, self.problem.affordable_plans(WORK))
         before: JointTrial | None = None
         while before is not best:
             before = best
             for choice in _single_changes(program, solution, best.choice):
-                if left > 0 and choice not in tried:
+                longer = not best.waits and choice.absent > best.choice.absent
+                if left > 0 and choice not in tried and not longer:
                     left -= 1
                     tried.add(choice)
                     trial = self.trial(best.order, choice, (1 - MIN_GAIN) * best.seconds)
@@ -197,19 +205,20 @@ class JointSearch:
         self, trials: Iterable[JointTrial], best: EvaluatedTrial | None
     ) -> EvaluatedTrial | None:
         """The best schedule so far, or a faster one of these trials. None is placed twice."""
+        gain, tried_s = MIN_GAIN, 0.0
         for trial in trials:
             known = trial.order, trial.choice
-            faster = best is None or trial.seconds < (1 - MIN_GAIN) * best.seconds
-            if faster and known not in self.done:
+            faster = best is None or trial.seconds < (1 - gain) * best.seconds
+            if faster and known not in self.done and trial.seconds > (1 + ALIKE_TRIAL) * tried_s:
                 self.done.add(known)
                 best = self.placed(trial, best)
+                gain, tried_s = PLACED_GAIN, trial.seconds
         return best
 
     def placed(self, trial: JointTrial, best: EvaluatedTrial | None) -> EvaluatedTrial | None:
         """The best schedule so far, or a faster one of the trial.
 
-        Ways to place it go from the fastest to make to the slowest, until a schedule hardly waits
-        for places.
+        Ways to place it follow each other until a schedule hardly waits for places.
         """
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
         many = len(trial.skeleton.program.intervals) > MANY_INTERVALS
@@ -219,7 +228,7 @@ class JointSearch:
             if first is None or (best and first.seconds >= (1 - MIN_GAIN) * best.seconds):
                 continue
             enough_s = nearly * first.seconds
-            for place in (_tightened, placed_before_ordering, _in_pages, _with_headroom):
+            for place in (_in_pages, placed_before_ordering, _with_headroom, _tightened):
                 best = best_of([best, *place(swap, choose, best)])
                 if best and best.seconds <= enough_s:
                     break
@@ -227,10 +236,16 @@ class JointSearch:
                 break
         return best
 
-    def _program(self, order: Order, share: float, link_share: float = 1.0) -> JointLP:
-        limit, host = round(share * self._usable), self.problem.budgets.away
-        codes = order not in self.uncoded
-        return JointLP(order.columns, limit, host, link_share=link_share, with_codes=codes)
+    def _program(
+        self, order: Order, share: float = 1.0, link_share: float = 1.0, *, with_codes: bool = True
+    ) -> JointLP:
+        """The program of an order in a share of the arena, with codes unless the order has none."""
+        limit, codes = round(share * self._usable), with_codes and order not in self.uncoded
+        if order not in self.programs:
+            self.programs[order] = JointLP(order.columns, limit, self.problem.budgets.away)
+        program = self.programs[order]
+        program.limit(limit, link_share=link_share, with_codes=codes)
+        return program
 
     def trial(self, order: Order, choice: JointChoice, below_s: float = inf) -> JointTrial | None:
         """The trial of a choice; None where its bytes are too many or it takes no less."""
@@ -305,13 +320,16 @@ def fastest_joint(
     for limit in search.limits:
         search.limit = limit
         trials = [trial for order, _ in solved[:MOST_ORDERS] for trial in search.ranked(order)]
-        if not choices and min((each.seconds for each in trials), default=inf) > enough_s:
-            choices = dict.fromkeys(search.rounded(solved))
+        known_s = min((each.seconds for each in trials), default=inf)
+        if not choices and known_s > enough_s:
+            choices = dict.fromkeys(search.rounded(solved, known_s))
         trials += filter(None, (search.trial(*each) for each in choices))
         found = sorted(trials, key=attrgetter("seconds"))
-        if not found:
+        if not found or (best and found[0].seconds >= (1 - PLACED_GAIN) * best.seconds):
             continue
-        improved = search.improved(found[0], solutions[found[0].order])
+        improved = found[0]
+        if improved.seconds > CLOSE / CLOSE_ENOUGH * enough_s:
+            improved = search.improved(improved, solutions[improved.order])
         choices[improved.order, improved.choice] = None
         best = search.fastest_placed((improved, *found[:MOST_PLACED]), best)
         if best and best.seconds <= NEAR_TRIAL * improved.seconds:

@@ -1,0 +1,92 @@
+"""A linear program that is solved again and again, each time from the basis of the last optimum."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+import highspy
+import numpy as np
+from scipy.sparse import vstack
+
+from .rows import Array, SparseRows
+
+# One thread, no clock, and the same choices every time: the optimum is the same on every machine.
+OPTIONS: dict[str, bool | int | str] = {
+    "threads": 1,
+    "parallel": "off",
+    "random_seed": 0,
+    "solver": "simplex",
+    "simplex_strategy": 1,  # dual: changed bounds leave its basis feasible
+}
+
+
+FEW_ITERATIONS = 500  # from the last basis: where it takes more, a start without it is faster
+ALL_ITERATIONS = 1_000_000
+
+
+class Optimum(NamedTuple):
+    """The values of the columns, and the prices of columns and rows."""
+
+    values: Array
+    column_prices: Array  # by how much the sum grows with a column, at its bound
+    row_prices: Array  # by how much the sum grows with a row's limit
+
+
+class _Silent(highspy.Highs):
+    """HiGHS without output and without callbacks, since enabling these prints a greeting."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802
+        self.setOptionValue("output_flag", False)
+
+
+class LinearProgram:
+    """Minimizes a sum of columns within bounds.
+
+    The first rows are at most their limits, the others equal to theirs.
+    """
+
+    def __init__(self, costs: Array, most: SparseRows, equal: SparseRows) -> None:
+        model, width = highspy.HighsLp(), len(costs)
+        matrix = vstack((most.matrix(width), equal.matrix(width)), format="csr")
+        limits = np.concatenate((most.limits, equal.limits))
+        lower = np.where(np.arange(len(limits)) < len(most.limits), -np.inf, limits)
+        model.num_col_, model.num_row_ = width, len(limits)
+        model.col_cost_ = costs
+        model.col_lower_, model.col_upper_ = np.zeros(width), np.full(width, np.inf)
+        model.row_lower_, model.row_upper_ = lower, limits
+        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        model.a_matrix_.start_ = matrix.indptr
+        model.a_matrix_.index_ = matrix.indices
+        model.a_matrix_.value_ = matrix.data
+        self._highs = _Silent()
+        for name, value in OPTIONS.items():
+            self._highs.setOptionValue(name, value)
+        self._highs.passModel(model)
+        self._most_iterations = ALL_ITERATIONS
+        self._columns = np.arange(width, dtype=np.int32)
+
+    def limit(self, rows: Sequence[int], limits: Array) -> None:
+        """Change the limits of inequalities."""
+        for row, limit in zip(rows, limits.tolist(), strict=True):
+            self._highs.changeRowBounds(row, -inf, limit)
+
+    def change(self, row: int, column: int, factor: float) -> None:
+        """Change the factor of a column in a row."""
+        self._highs.changeCoeff(row, column, factor)
+
+    def solve(self, low: Array, high: Array, most: float = inf) -> Optimum | None:
+        """The optimum with columns in these bounds; None where there is none of at most `most`."""
+        highs, statuses = self._highs, highspy.HighsModelStatus
+        highs.changeColsBounds(len(self._columns), self._columns, low, high)
+        highs.setOptionValue("objective_bound", most)
+        highs.setOptionValue("simplex_iteration_limit", self._most_iterations)
+        highs.run()
+        if highs.getModelStatus() == statuses.kIterationLimit:
+            highs.clearSolver()
+            highs.setOptionValue("simplex_iteration_limit", ALL_ITERATIONS)
+            highs.run()
+        self._most_iterations = FEW_ITERATIONS
+        if highs.getModelStatus() != statuses.kOptimal:
+            return None
+        found = highs.getSolution()
+        return Optimum(*map(np.array, (found.col_value, found.col_dual, found.row_dual)))
