@@ -86,7 +86,8 @@ class LinearProgram:
             highs.setOptionValue("simplex_iteration_limit", ALL_ITERATIONS)
             highs.run()
         self._most_iterations = FEW_ITERATIONS
-        if highs.getModelStatus() != statuses.kOptimal:
+        solved = highs.getModelStatus() == statuses.kOptimal
+        if not solved or highs.getInfo().objective_function_value > most:
             return None
         found = highs.getSolution()
         return Optimum(*map(np.array, (found.col_value, found.col_dual, found.row_dual)))
