@@ -51,41 +51,6 @@ def drawn(rng: random.Random, order: Order) -> JointChoice:
     return JointChoice(frozenset(absent), frozenset(blocks), some, once=rng.random() < 0.5)
 
 
-@pytest.mark.usefixtures("units_of_one")
-@examples(8, **SMALL)
-def test_any_choice_has_the_bits_of_keep(seed: int, batch: int, sections: int, fuse: bool) -> None:
-    net, graph = small_graph(seed, batch, sections, fuse=fuse)
-    rng, costs = random.Random(seed), random_costs(random.Random(seed))
-    batches = random_batches(STEPS, (batch, 3, 12, 12), CLASSES, seed)
-    order = rng.choice([*orders(graph, costs), *staged_orders(graph, costs)])
-    skeleton = order.woven(drawn(rng, order))
-    kept = lower(graph, keep(graph), costs)
-    limit = round(rng.random() * kept.arena_nbytes)
-    plan = skeleton.plan_within(limit) or skeleton.plan_within(4 * kept.arena_nbytes)
-    assert plan is not None
-    schedule = lower(graph, plan, costs)
-    check(schedule)
-    assert train(net, schedule, batches, order_seed=seed).equals(train(net, kept, batches))
-
-
-@pytest.mark.usefixtures("units_of_one")
-@examples(8, **SMALL, share=st.floats(0.3, 1.0))
-def test_no_timetable_of_an_order_is_faster_than_its_program(
-    seed: int, batch: int, sections: int, fuse: bool, share: float
-) -> None:
-    """Where only copies are free to choose, and of choices of the columns without ingredients."""
-    _, graph = small_graph(seed, batch, sections, fuse=fuse)
-    costs = random_costs(random.Random(seed))
-    for order in orders(graph, costs):
-        limit = round(share * order.skeleton.required.max())
-        solution = JointLP(order.columns, limit).solve()
-        plan = order.skeleton.plan_within(limit)
-        steps = schedule_within(graph, plan, costs, limit) if plan else None
-        if steps is not None:
-            assert solution is not None
-            assert solution.step_s <= steps.seconds * (1 + 1e-6)
-
-
 @pytest.fixture(scope="module")
 def normalized() -> Graph:
     """A residual chain of which every map can be made again."""
@@ -261,3 +226,41 @@ def test_auto_is_within_a_tenth_of_the_optimum_in_half_of_the_memory(normalized:
     report = schedule.plan.optimality
     assert report is not None
     assert report.gap < 0.1
+
+
+# From here on units are of one sample, until the end of the module.
+
+
+@pytest.mark.usefixtures("units_of_one")
+@examples(8, **SMALL)
+def test_any_choice_has_the_bits_of_keep(seed: int, batch: int, sections: int, fuse: bool) -> None:
+    net, graph = small_graph(seed, batch, sections, fuse=fuse)
+    rng, costs = random.Random(seed), random_costs(random.Random(seed))
+    batches = random_batches(STEPS, (batch, 3, 12, 12), CLASSES, seed)
+    order = rng.choice([*orders(graph, costs), *staged_orders(graph, costs)])
+    skeleton = order.woven(drawn(rng, order))
+    kept = lower(graph, keep(graph), costs)
+    limit = round(rng.random() * kept.arena_nbytes)
+    plan = skeleton.plan_within(limit) or skeleton.plan_within(4 * kept.arena_nbytes)
+    assert plan is not None
+    schedule = lower(graph, plan, costs)
+    check(schedule)
+    assert train(net, schedule, batches, order_seed=seed).equals(train(net, kept, batches))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@examples(8, **SMALL, share=st.floats(0.3, 1.0))
+def test_no_timetable_of_an_order_is_faster_than_its_program(
+    seed: int, batch: int, sections: int, fuse: bool, share: float
+) -> None:
+    """Where only copies are free to choose, and of choices of the columns without ingredients."""
+    _, graph = small_graph(seed, batch, sections, fuse=fuse)
+    costs = random_costs(random.Random(seed))
+    for order in orders(graph, costs):
+        limit = round(share * order.skeleton.required.max())
+        solution = JointLP(order.columns, limit).solve()
+        plan = order.skeleton.plan_within(limit)
+        steps = schedule_within(graph, plan, costs, limit) if plan else None
+        if steps is not None:
+            assert solution is not None
+            assert solution.step_s <= steps.seconds * (1 + 1e-6)

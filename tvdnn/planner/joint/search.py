@@ -57,7 +57,7 @@ ALIKE_TRIAL = 1e-6  # of a step: trials that differ by less are the same
 MIN_GAIN = 1e-4  # of a step: less is no gain
 # Of a step: schedules take longer than their trials. Only the best trial of a limit is placed for
 # less, and limits whose best trial promises less are left out.
-PLACED_GAIN = 0.01
+PLACED_GAIN = 0.02
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
 MOST_FITTED = 2  # schedules of a choice under tightened limits
 NEARLY = 1.002  # times its timetable's seconds: a schedule hardly waits for its places
