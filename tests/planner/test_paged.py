@@ -154,7 +154,7 @@ def test_a_problem_says_whether_arenas_may_lie_in_pages(
 ) -> None:
     graph, found = paged().graph, set()
 
-    def noted(graph: Graph, costs: Costs, budgets: Budgets, known: object) -> GraphProblem:
+    def noted(graph: Graph, costs: Costs, budgets: Budgets, *others: object) -> GraphProblem:
         found.add(budgets.page_nbytes)
         return GraphProblem(graph, costs, budgets)
 

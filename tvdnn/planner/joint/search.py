@@ -16,14 +16,13 @@ from ..ir.costs import Costs
 from ..lowering.segments import Variant
 from ..lowering.spill import with_spills
 from ..lowering.timetable import schedule_within
-from ..offload.fit import placed_before_ordering, under_tightened_limits, with_headroom
-from ..offload.paged_fit import placed_in_pages
-from ..offload.swap_problem import Chooser, EvaluatedTrial, SwapProblem, best_of
+from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
 from .dive import SLOW, dive
 from .lp import JointLP, Solution
 from .orders import JointChoice, Order, orders, staged_orders
+from .placing import ways_to_place
 from .ranked import RankedColumns
 
 # Shares of the arena that live bytes may take in trials; placement has the rest. The next one is
@@ -46,7 +45,7 @@ LEAST_RANKED, MOST_RANKED = 3, 7  # trials of ranked columns of the deepest netw
 STEPS, STEPS_OF_FEW = 16, 64
 WORK = 60_000  # sections of maps and passes in all plans that single changes make
 CLOSE = 1.003  # times the least optimum: trials so near need no single changes
-NEAR_DIVE = 1.25  # times the least seconds of trials and dives: dives that take more are given up
+NEAR_DIVE = 2.0  # times the least seconds of trials and dives: dives that take more are given up
 CLOSE_ENOUGH = 1.01  # times the least optimum: ranked columns so near need no dives
 MOST_CHANGES = 40  # trials of single changes under one limit
 # Times an order's optimum with codes of maps: where it is no more without them, they are no means.
@@ -59,10 +58,6 @@ MIN_GAIN = 1e-4  # of a step: less is no gain
 # less, and limits whose best trial promises less are left out.
 PLACED_GAIN = 0.02
 MOST_PLACED = 3  # choices of dives, and besides the best of each order
-MOST_FITTED = 2  # schedules of a choice under tightened limits
-NEARLY = 1.002  # times its timetable's seconds: a schedule hardly waits for its places
-MANY_INTERVALS = 20_000  # of so many the first schedule is taken: each takes seconds to place
-HEADROOM = (0.96, 0.92)  # shares of limits, under which more is offloaded than must be
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +216,13 @@ class JointSearch:
         Ways to place it follow each other until a schedule hardly waits for places.
         """
         swap = SwapProblem(self.problem, trial.skeleton, self.policy)
-        many = len(trial.skeleton.program.intervals) > MANY_INTERVALS
-        nearly = inf if many else NEARLY
+        nearly, ways = ways_to_place(trial.skeleton)
         for choose in (trial.skeleton.outermost_idle, swap.greedy):
             first = swap.trial(choose(swap.usable), swap.usable)
             if first is None or (best and first.seconds >= (1 - MIN_GAIN) * best.seconds):
                 continue
             enough_s = nearly * first.seconds
-            for place in (_in_pages, placed_before_ordering, _with_headroom, _tightened):
+            for place in ways:
                 best = best_of([best, *place(swap, choose, best)])
                 if best and best.seconds <= enough_s:
                     break
@@ -264,27 +258,6 @@ class JointSearch:
         if steps is None or steps.seconds >= below_s:
             return None
         return JointTrial(order, choice, skeleton, steps.seconds, steps.waits)
-
-
-def _tightened(
-    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
-) -> Iterable[EvaluatedTrial]:
-    return under_tightened_limits(swap, choose, best, most=MOST_FITTED)
-
-
-def _in_pages(
-    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
-) -> Iterable[EvaluatedTrial]:
-    found = placed_in_pages(swap, choose, best)
-    return [found] if found else []
-
-
-def _with_headroom(
-    swap: SwapProblem, choose: Chooser, best: EvaluatedTrial | None
-) -> Iterable[EvaluatedTrial]:
-    if best is not None and best.schedule.pages:
-        return []
-    return with_headroom(swap, choose, HEADROOM, best)
 
 
 def _single_changes(
