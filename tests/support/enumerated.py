@@ -230,14 +230,19 @@ class Enumeration:
     def _may_be_coded(self) -> Iterator[tuple[Code | None, ...]]:
         """By map or read that may have a code: none, or one of these.
 
-        A read that takes codes finds one that the map's maker leaves, or one encoded later. The
-        largest maps behind a ReLU may be encoded between forward and backward and decoded again.
+        A read that takes codes finds one that the map's maker leaves, or one encoded later. Codes
+        that no maker leaves, such as signs for the masks of convolutions, are no means here, since
+        `auto` has none of them. The largest maps behind a ReLU may be encoded between forward and
+        backward and decoded again.
         """
         passes = self.graph.passes
         for reader, pass_ in enumerate(passes):
             for use in pass_.reads:
                 for form in use.forms:
                     makers = self._supplies.sources(use.buffer, reader)
+                    writes = (write for maker in makers for write in passes[maker].writes)
+                    if not any(w.buffer == use.buffer and form in w.also for w in writes):
+                        continue
                     used = (n for n in range(reader) if use.buffer in passes[n].used_buffers)
                     places = dict.fromkeys((max(makers), max(used)))
                     codes = (Code(use.buffer, form, each, reader) for each in places)
