@@ -27,13 +27,12 @@ from tvdnn.planner.make import make_schedule
 from tvdnn.planner.timing.calibrate import CalibratedCosts, calibrate, compare, concat_timelines
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.report.tables import drift_table
-from tvdnn.units import KIB
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
 BATCH, SHAPE, CLASSES = 8, (3, 16, 16), 5
 MOMENTUM = SGD(0.05, momentum=0.9)
-BUDGET = 320 * KIB
+BUDGET = 320_000  # auto offloads sections by it
 PROFILED = CalibratedCosts(Roofline(load("H200"), "fp32"), {}, load("H200").links)
 SLOW = 0.001  # of the link's rates: maps are made again rather than moved
 UNTIL_MEASURED = WARM + TIMED + 1
