@@ -155,7 +155,7 @@ def test_no_program_rounds_a_map_and_makes_others_again_of_it() -> None:
     for coded, run in pairs:
         low, high = program.bounds()
         low[program._coded + coded] = low[program._runs + run] = 0.6
-        assert program.solve(low, high) is None
+        assert program.solve((low, high)) is None
 
 
 @pytest.mark.usefixtures("units_of_one")

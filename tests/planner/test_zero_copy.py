@@ -285,32 +285,28 @@ def chain() -> tuple[nn.Module, Graph]:
     return convolutions(dtype="tf32", batch=8, side=12, depth=10, sections=4)
 
 
-def test_auto_encodes_straight_to_the_host_where_that_costs_less(
+def test_a_plan_of_auto_goes_straight_to_the_host_where_that_costs_less(
     chain: tuple[nn.Module, Graph],
 ) -> None:
-    """Its plan with the same codes by engines is slower, and is taken where kernels cost more."""
+    """A plan with codes by engines is slower, and is taken where kernels cost more."""
     net, graph = chain
-    costs = quick(graph)
-    kept = make_schedule(graph, costs, policy="keep")
-    budget = graph.fixed_nbytes + round(0.6 * kept.arena_nbytes)
-    fast = make_schedule(graph, costs, policy="auto", budget=budget)
-    check(fast)
-    assert straight_steps(fast)
-    seconds = simulate(fast, costs).step_s
-    assert fast.plan.optimality is not None
-    assert fast.plan.optimality.step_s == pytest.approx(seconds)
-    bridges = tuple(replace(each, zero_copy=False) for each in fast.plan.bridges)
-    plan = replace(fast.plan, bridges=bridges)
-    for its_costs, is_taken in ((costs, True), (dear(graph), False)):
-        problem = GraphProblem(graph, its_costs, Budgets.of(graph, budget, None))
+    plan = straight_plan(graph, zero_copy=False)
+    budget = round(1.3 * lower(graph, plan, dear(graph)).peak_nbytes)
+    for costs, is_taken in ((quick(graph), True), (dear(graph), False)):
+        problem = GraphProblem(graph, costs, Budgets.of(graph, budget, None))
         engines = problem.lowered(plan)
         assert engines is not None
-        engines_s = simulate(engines, its_costs).step_s
+        engines_s = simulate(engines, costs).step_s
         other = straight_if_faster(problem, engines, engines_s)
         assert (other is not None) is is_taken
-        assert other is None or simulate(other, its_costs).step_s < engines_s
-    batches = random_batches(2, (8, 3, 12, 12), CLASSES, 1)
-    assert train(net, fast, batches, order_seed=3).equals(train(net, kept, batches))
+        if other is None:
+            continue
+        check(other)
+        assert straight_steps(other)
+        assert simulate(other, costs).step_s < engines_s
+        batches = random_batches(2, (8, 3, 12, 12), CLASSES, 1)
+        kept = make_schedule(graph, costs, policy="keep")
+        assert train(net, other, batches, order_seed=3).equals(train(net, kept, batches))
 
 
 def test_a_program_prices_codes_that_leave_by_the_cheaper_way(
