@@ -88,8 +88,12 @@ def sign_bits_encode_reference(raw: Tensor, coded: Tensor) -> None:
 
 
 def words_of(signs: Tensor, channels: int) -> Tensor:
-    """Sign bits uint8 [..., C / 8] viewed as the words that kernels load, int32 where they fit."""
-    return signs.view(torch.int32) if channels % WORD == 0 else signs
+    """Sign bits uint8 [..., C / 8] viewed as the words that kernels load, int32 where they fit.
+
+    They may be a range of wider ones.
+    """
+    places = channels, *(BYTE * each for each in (signs.storage_offset(), *signs.stride()[:-1]))
+    return signs.view(torch.int32) if all(each % WORD == 0 for each in places) else signs
 
 
 def packed_signs_reference(maps: Tensor) -> Tensor:

@@ -155,7 +155,8 @@ def _normalize_kernel(
     tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
     if signs_ptr is not None:
         dtype: tl.constexpr = signs_ptr.dtype.element_ty
-        offs, mask = words_at(start, num_rows - start, channels, dtype, BLOCK_R, BLOCK_C)
+        words = channels // dtype.primitive_bitwidth
+        offs, mask = words_at(start, num_rows - start, channels, words, dtype, BLOCK_R, BLOCK_C)
         tl.store(signs_ptr + offs, packed_signs(y.to(tl.float32), dtype), mask=mask)
 
 

@@ -53,7 +53,7 @@ def _through_function(
 def _sums_kernel(
     x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, signs_ptr, partials_ptr,
     grad_ptr, residual_ptr, residual_statistics_ptr, residual_partials_ptr, num_rows, channels,
-    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, residual_pitch,
+    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, residual_pitch, signs_pitch,
     group_rows, slice_rows, splits, coefficient,
     FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
     PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -81,7 +81,9 @@ def _sums_kernel(
         dy = dy.to(tl.float32)
         if signs_ptr is not None:
             dtype: tl.constexpr = signs_ptr.dtype.element_ty
-            offs, mask_w = words_at(start + first, count - first, channels, dtype, BLOCK_R, BLOCK_C)
+            offs, mask_w = words_at(
+                start + first, count - first, channels, signs_pitch, dtype, BLOCK_R, BLOCK_C
+            )  # fmt: skip
             dy = tl.where(passes(tl.load(signs_ptr + offs, mask=mask_w, other=0)), dy, 0.0)
         elif y_ptr is not None:
             ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
@@ -195,7 +197,7 @@ def batch_norm_grad_sums(
     _sums_kernel[grid](
         x, dy, term, statistics, weight, bias, y, signs, partials, grad, *given,
         cut.rows, channels,
-        *map(tiles.pitch_of, (x, dy, term, y, grad, given[0])),
+        *map(tiles.pitch_of, (x, dy, term, y, grad, given[0], signs)),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
         **_function_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip

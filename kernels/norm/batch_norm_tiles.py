@@ -141,18 +141,20 @@ def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.t
 
 @triton.jit
 def words_at(
-    start, count, channels, dtype: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
-) -> tl.tuple:
+    start, count, channels, pitch, dtype: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
     """Offsets and mask of the words of sign bits of a program's channels.
 
-    The rows are the first `count` from row `start` (int64) on. Words have the type `dtype`.
+    The rows are the first `count` from row `start` (int64) on, `pitch` words apart. Words have the
+    type `dtype`.
     """
     BITS: tl.constexpr = dtype.primitive_bitwidth
     WORDS: tl.constexpr = BLOCK_C // BITS
     words = channels // BITS
     rows = tl.arange(0, BLOCK_R)[:, None]
     word = tl.program_id(0) % tl.cdiv(channels, BLOCK_C) * WORDS + tl.arange(0, WORDS)[None, :]
-    return start * words + (rows * words + word), (rows < count) & (word < words)
+    return start * pitch + (rows * pitch + word), (rows < count) & (word < words)
 
 
 @triton.jit

@@ -31,6 +31,7 @@ BATCH, SHAPE, CLASSES = 5, (3, 4, 4), 4
 CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
 STEPS = 2
 KERNELS = ("torch", "triton")
+LAYERS = ((3, 16, 1), (16, 32, 1), (32, 32, 1), (32, 8, 1))  # channels of both maps, taps
 
 
 def make_net() -> nn.Module:
@@ -46,10 +47,33 @@ def masked_convolutions() -> nn.Module:
     )  # fmt: skip
 
 
+class Branches(nn.Module):
+    """Normalized and rectified: the input of a layer, of two, and ranges of a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(*each, bias=False) for each in LAYERS)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _, channels, _ in LAYERS)
+        self.head = nn.Linear(40, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stem, first, second, third = zip(self.convs, self.norms, strict=True)
+
+        def run(layer: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
+            return layer[1](layer[0](x)).relu()
+
+        x = run(first, run(stem, x))
+        return self.head(torch.cat([run(second, x), run(third, x)], 1).mean((2, 3)))
+
+
 def graph_of(
-    net: nn.Module, *, fuse: bool = True, dtype: str = "bf16", shape: tuple[int, ...] = SHAPE
+    net: nn.Module,
+    *,
+    dtype: str = "bf16",
+    shape: tuple[int, ...] = SHAPE,
+    **rewrites: bool,
 ) -> Graph:
-    options = {"dtype": dtype, "chunk_size": CHUNK_SIZE, "fuse": fuse}
+    options = {"dtype": dtype, "chunk_size": CHUNK_SIZE, "fuse": True} | rewrites
     return training_graph(net, torch.empty(BATCH, *shape), optimizer=SGD(), **options)
 
 
@@ -106,23 +130,42 @@ def test_bits_take_an_eighth_of_a_byte_a_value() -> None:
         assert len(each.form_nbytes) == len(uses)
 
 
-def test_ranges_of_wider_maps_have_no_bits() -> None:
+def test_normalizations_mask_by_signs_where_maps_may_be_rounded() -> None:
+    """The convolution behind masks the gradient where it alone reads the map."""
+    graph = graph_of(Branches(), masks_by_signs=True)
+    read = [
+        (graph.ops[each.op].name, each.role, use.channels)
+        for each in graph.passes
+        for use in each.reads
+        if use.forms
+    ]
+    assert sorted(read, key=str) == [
+        ("convs.1", "grad_input", None),
+        ("norms.1", "grad_sums", None),
+        ("norms.2", "grad_sums", (0, 32)),
+        ("norms.3", "grad_sums", (32, 40)),
+    ]
+    assert not use_roles(graph_of(Branches()))
+
+
+@pytest.mark.parametrize(("copies", "reads", "leaves"), [(0, 1, 1), (1, 0, 0), (8, 1, 0)])
+def test_bits_of_ranges_are_read_where_they_are_whole_bytes(
+    copies: int, reads: int, leaves: int
+) -> None:
+    """No kernel leaves them."""
+
     class Joined(nn.Module):
-        def __init__(self, shared: bool) -> None:
+        def __init__(self) -> None:
             super().__init__()
             self.block = Bottleneck(3, nn.Conv2d(3, 128, 1))
-            self.last = nn.Linear(131 if shared else 128, CLASSES)
-            self.shared = shared
+            self.last = nn.Linear(128 + 3 * copies, CLASSES)
 
         def forward(self, x: Tensor) -> Tensor:
-            y = self.block(x)
-            y = torch.cat([y, x], 1) if self.shared else y
-            return self.last(y.mean((2, 3)))
+            return self.last(torch.cat([self.block(x), *[x] * copies], 1).mean((2, 3)))
 
-    for shared in (False, True):
-        graph = graph_of(Joined(shared))
-        assert bool(use_roles(graph)) is not shared
-        assert any(use.also for each in graph.passes for use in each.writes) is not shared
+    graph = graph_of(Joined())
+    assert len(use_roles(graph)) == reads
+    assert sum(bool(use.also) for each in graph.passes for use in each.writes) == leaves
 
 
 def test_maps_of_odd_channels_have_no_bits() -> None:
@@ -142,7 +185,6 @@ class Operands:
         self.params = tuple(self._param(name) for name in pass_.params)
 
     def _read(self, use: Use) -> Tensor:
-        assert use.channels is None
         assert not use.shape
         values = self._randn(self.graph.buffers[use.buffer].shape)
         if use.need is Need.SIGN:
@@ -160,12 +202,19 @@ class Operands:
     def written(self, kernels: str, *, coded: bool) -> list[Tensor]:
         """What the launch writes, where it reads and leaves sign bits or not."""
         graph, uses, device = self.graph, self.pass_.writes, self.generator.device
-        reads = [
+        wholes = [
             packed_signs_reference(read) if coded and use.forms else read.clone()
             for read, use in zip(self.reads, self.pass_.reads, strict=True)
         ]
-        places = {use.buffer: read for read, use in zip(reads, self.pass_.reads, strict=True)}
-        writes = [places.get(use.buffer, empty(graph.buffers[use.buffer], device)) for use in uses]
+        reads = [
+            in_range(whole, use, 8 if coded and use.forms else 1)
+            for whole, use in zip(wholes, self.pass_.reads, strict=True)
+        ]
+        places = {use.buffer: read for read, use in zip(wholes, self.pass_.reads, strict=True)}
+        writes = [
+            in_range(places.get(use.buffer, empty(graph.buffers[use.buffer], device)), use)
+            for use in uses
+        ]
         if coded:
             codes = [in_form(graph.buffers[use.buffer], BITS) for use in uses if use.also]
             writes += [empty(each, device) for each in codes]
@@ -181,6 +230,12 @@ class Operands:
         return writes
 
 
+def in_range(whole: Tensor, use: Use, a_byte: int = 1) -> Tensor:
+    """The channels that a pass uses of a map, or of sign bits of 8 channels a byte."""
+    start, stop = use.channels or (0, a_byte * whole.shape[-1])
+    return whole[..., start // a_byte : stop // a_byte]
+
+
 def empty(buffer: Any, device: torch.device) -> Tensor:
     return torch.full(buffer.shape, 77, dtype=TORCH_DTYPES[buffer.dtype], device=device)
 
@@ -188,20 +243,26 @@ def empty(buffer: Any, device: torch.device) -> Tensor:
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "tf32"])
 @pytest.mark.parametrize(
-    ("net", "shape"),
+    ("net", "shape", "masks_by_signs"),
     [
-        (make_net, SHAPE),
-        (batch_norm.residual, batch_norm.SHAPE),
-        (masked_convolutions, (3, 8, 8)),
+        (make_net, SHAPE, False),
+        (batch_norm.residual, batch_norm.SHAPE, False),
+        (masked_convolutions, (3, 8, 8), False),
+        (Branches, SHAPE, True),
     ],
-    ids=["bottlenecks", "residual", "convolutions"],
+    ids=["bottlenecks", "residual", "convolutions", "branches"],
 )
 def test_launches_have_the_same_bits_by_either_form(
-    net: Any, shape: tuple[int, ...], dtype: str, kernels: str, generator: torch.Generator
+    net: Any,
+    shape: tuple[int, ...],
+    masks_by_signs: bool,
+    dtype: str,
+    kernels: str,
+    generator: torch.Generator,
 ) -> None:
     """Every launch that may read or leave sign bits writes what it writes without these."""
     torch.manual_seed(7)
-    graph = graph_of(net(), dtype=dtype, shape=shape)
+    graph = graph_of(net(), dtype=dtype, shape=shape, masks_by_signs=masks_by_signs)
     passes = [each for each in graph.passes if each.form_nbytes]
     assert len(passes) > 2
     for each in passes:

@@ -35,12 +35,12 @@ def graph() -> Graph:
 
 
 def test_variants_are_expanded_once() -> None:
-    asked: list[tuple[bool, bool]] = []
+    asked: list[tuple[bool, bool, bool]] = []
     variants = graph_variants(NETWORK, SETTINGS)
 
-    def expanded(fused: bool, coded_pools: bool) -> Graph:
-        asked.append((fused, coded_pools))
-        return variants.graph(fused=fused, coded_pools=coded_pools)
+    def expanded(fused: bool, coded_pools: bool, by_signs: bool) -> Graph:
+        asked.append((fused, coded_pools, by_signs))
+        return variants.graph(fused=fused, coded_pools=coded_pools, masks_by_signs=by_signs)
 
     problem = Problem(GraphVariants(expanded), h200(variants.graph(fused=True)), "min")
     fused, unfused = problem.graph("auto"), problem.graph("vdnn-all")
@@ -48,7 +48,9 @@ def test_variants_are_expanded_once() -> None:
     assert len(fused.network.ops) < len(unfused.network.ops) == len(coded.network.ops)
     assert problem.within(None).graph("keep") is problem.graph("tvdnn-ilp") is fused
     assert problem.graph("gist-lossless:fused") is fused
-    assert sorted(asked) == [(False, False), (False, True), (True, False)]
+    assert problem.graph("gist-lossy:fused:fp8") is not fused
+    expected = [(False, False, False), (False, True, False), (True, False, False)]
+    assert sorted(asked) == [*expected, (True, False, True)]
 
 
 def test_a_floor_is_found_once_for_all_budgets(

@@ -84,13 +84,16 @@ def training_graph(
     sections: int | None = None,
     row_tiles: int | None = None,
     updates_last: bool = False,
+    masks_by_signs: bool = False,
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
     `fuse` joins ops that a kernel computes; with `coded_pools`, where they are not joined, max
     poolings behind a ReLU leave codes; `loss` and `loss_weights` are as Trainer's; `chunk_size` is
     the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if not by size.
-    With `updates_last` parameters are updated behind all else, as plans that use a file ask.
+    With `updates_last` parameters are updated behind all else, as plans that use a file ask. With
+    `masks_by_signs` joined normalizations mask gradients by the signs of their outputs, as plans
+    that round maps ask.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
@@ -98,13 +101,17 @@ def training_graph(
     found = computed_nbytes(network, settings.mode, {})
     settings = replace(settings, fuse=fuse, coded_pools=coded_pools)
     settings = replace(settings, row_tiles=row_tiles, computed_nbytes=found)
-    return expand(network, replace(settings, updates_last=updates_last))
+    settings = replace(settings, updates_last=updates_last, masks_by_signs=masks_by_signs)
+    return expand(network, settings)
 
 
-def with_rewrites_for(settings: Settings, policy: str | None) -> Settings:
-    """The settings with the rewrites that the policy plans over."""
+def with_rewrites_for(
+    settings: Settings, policy: str | None, *, may_round: bool = False
+) -> Settings:
+    """The settings with the rewrites that the policy plans over, or asks for where it may round."""
     found = policy_named(policy or DEFAULT_POLICY)
-    return replace(settings, fuse=found.fused, coded_pools=found.coded_pools)
+    settings = replace(settings, fuse=found.fused, coded_pools=found.coded_pools)
+    return replace(settings, masks_by_signs=found.masks_by_signs or may_round)
 
 
 def training_settings(
@@ -115,6 +122,7 @@ def training_settings(
     sections: int | None,
     *,
     updates_last: bool = False,
+    reserve: int = 0,
 ) -> Settings:
     """Settings of a training step. Raises InputError for an unknown type or size."""
     settings = Settings(
@@ -123,6 +131,7 @@ def training_settings(
         losses=losses,
         optimizer=optimizer,
         updates_last=updates_last,
+        reserve=reserve,
     )
     return with_chunks(settings, chunks_of(chunk_size))
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -78,8 +77,7 @@ class Trainer:
       this lead must fit the budgets.
     - `copies`: "engine" for the copy engines, "kernel" for a kernel.
     - `dtype`: "fp32", "tf32" or "bf16". Master weights stay float32.
-    - `kernels`: "triton", or "torch" for references. On a GPU references lie outside the memory
-      guarantee.
+    - `kernels`: "triton", or "torch" for references, whose memory on a GPU no budget holds.
     - `allow`: "lossy:0.03" lets auto store maps rounded, as long as no parameter's gradient has a
       relative RMS error of more than 3%. Gradients are measured on the first batch and every
       `lossy_check_every` steps, in steps without update. A codec over the limit is dropped for the
@@ -150,9 +148,9 @@ class Trainer:
         self._core = Core(net, requested, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
-        how, uses_file = (losses.each, spec, dtype, chunk_size, sections), file is not None
-        settings = training_settings(*how, updates_last=uses_file)
-        settings = with_rewrites_for(replace(settings, reserve=self._batches.reserve), policy)
+        how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
+        settings = training_settings(*how, updates_last=file is not None, reserve=reserve)
+        settings = with_rewrites_for(settings, policy, may_round=allow is not None)
         self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
         self.construction_peak_nbytes = self.peak_nbytes()

@@ -123,16 +123,18 @@ def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem
     """How to plan a training step on a machine of these costs inside this budget."""
     file = request.file_budget
     tiers = NO_TIERS if file == 0 else TierBudgets.with_file(file)
-    problem = Problem(_traced_step(request), costs, limit, request.host_budget, tiers)
+    limits = limit, request.host_budget, tiers
     if request.allowed is None:
-        return problem
-    return problem.rounding(first_forms(lossy_forms(problem.graph(AUTO), request.allowed)))
+        return Problem(_traced_step(request), costs, *limits)
+    graph = policy_named(AUTO).graph_among(_traced_step(request), may_round=True)
+    return Problem(graph, costs, *limits, lossy=first_forms(lossy_forms(graph, request.allowed)))
 
 
 def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
     """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
-    graph = policy_named(policy).graph_among(_traced_step(request))
+    may_round = request.allowed is not None
+    graph = policy_named(policy).graph_among(_traced_step(request), may_round=may_round)
     report("tracing", 1.0)
     return graph
 

@@ -37,11 +37,16 @@ class FusionRule:
     attrs: Callable[[Network, Op, Op], Mapping[str, Any]] = lambda *_: {}  # added to the first's
 
 
-def fuse(network: Network) -> Network:
-    """The network after every rewrite, each wherever it applies."""
+def fuse(network: Network, masks_by_signs: bool = False) -> Network:
+    """The network after every rewrite, each wherever it applies.
+
+    With `masks_by_signs` fused normalizations take the masks of their ReLUs from the signs of their
+    outputs. Backward else computes the masks again from the inputs of the normalizations. A mask of
+    rounded inputs would be another one, because values near zero change sides.
+    """
     for rewrite in REWRITES:
         network = rewrite(network)
-    return network
+    return _masked_by_signs(network) if masks_by_signs else network
 
 
 def conv2d_relu(network: Network) -> Network:
@@ -152,6 +157,14 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     batch_norm_add_relu,
     max_pool2d_codes,
 )
+
+
+def _masked_by_signs(network: Network) -> Network:
+    def by_signs(op: Op) -> Op:
+        masks = op.kind == "batch_norm_relu"
+        return replace(op, kind="batch_norm_relu_by_signs") if masks else op
+
+    return replace(network, ops=tuple(map(by_signs, network.ops)))
 
 
 def _with_codes(network: Network, names: Set[str]) -> Network:

@@ -3,8 +3,9 @@
 Statistics are the whole batch's, whatever its sections. The same passes may add a residual to the
 normalized map and apply an activation function. Backward computes the normalized map and the
 function's gradient again from the input. Where a ReLU follows a residual, the signs of the output
-mask the gradient, and the masked gradient is the residual's. The signs are read as bits where the
-map rests in these, and forward leaves the bits where they are asked for.
+mask the gradient, and the masked gradient is the residual's. So they do behind other ReLUs where
+inputs may be rounded. The signs are read as bits where the map rests in these, and forward leaves
+the bits where they are asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,8 +66,10 @@ def forward(b: Builder, op: Op) -> None:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
     y = Use(b.buffer_of.get(op.output) or b.new_output(op))
-    if _has_relu_behind_sum(op) and b.needs_grad(op.output):
-        b.relu_sums.add(op.output)
+    if _has_signs(op) and b.needs_grad(op.output):
+        b.relus_by_signs.add(op.output)
+        if len(op.inputs) == 1:
+            b.relu_outputs[op.output] = 1.0
         y = replace(y, also=b.bits_of(op.output))
     b.add_pass(op, "forward", reads, (y,), params=tuple(params))
 
@@ -109,13 +112,14 @@ def _total(b: Builder, op: Op) -> str:
     return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
 
 
-def _has_relu_behind_sum(op: Op) -> bool:
-    return "function" in op.attrs and len(op.inputs) > 1
+def _has_signs(op: Op) -> bool:
+    """Whether the signs of the output mask its gradient."""
+    return op.kind in ("batch_norm_add_relu", "batch_norm_relu_by_signs")
 
 
 def _masks(b: Builder, op: Op) -> bool:
-    """Whether the op masks its output's gradient itself."""
-    return _has_relu_behind_sum(op) and op.output not in b.masked_gradients
+    """Whether the op masks its output's gradient itself, by signs."""
+    return _has_signs(op) and op.output not in b.masked_gradients
 
 
 def _needs_sums(b: Builder, op: Op) -> bool:
@@ -157,7 +161,7 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.gradient_terms[op.output]
-    sign = [b.signs_of(op.output)] if _masks(b, op) else []
+    sign = [b.signs_of_range(op.output)] if _masks(b, op) else []
     reads = [Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign]
     writes = [partials, *([Use(grad)] if term or sign else [])]
     attrs = {"group": plan.group, "terms": 1 + len(term)}
@@ -303,6 +307,12 @@ BATCH_NORM = Operator(
 )
 FUSED = (
     BATCH_NORM.untraced("batch_norm_relu", vdnn="", not_negative={"forward"}),
+    BATCH_NORM.untraced(
+        "batch_norm_relu_by_signs",
+        vdnn="",
+        saves={"input", "output"},
+        not_negative={"forward"},
+    ),
     BATCH_NORM.untraced("batch_norm_activation", vdnn=""),
     BATCH_NORM.untraced("batch_norm_add", vdnn="", in_place=True),
     BATCH_NORM.untraced(

@@ -86,6 +86,8 @@ class Settings:
     row_tiles: int | None = None
     # The bytes of sections of maps of some classes.
     chunk_classes: tuple[tuple[int, int], ...] = ()
+    # Whether the masks of joined normalizations' ReLUs are signs that stay beside rounded maps.
+    masks_by_signs: bool = False
     # Whether parameters are updated behind all other passes, with whole gradients until then.
     updates_last: bool = False
 
@@ -104,7 +106,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     traced = without_loss_names(network, settings.losses) if training else network
     losses = settings.losses if training else ()
     plain = with_losses(traced, losses)
-    fused = cache(lambda: with_losses(fuse(traced), losses))
+    fused = cache(lambda: with_losses(fuse(traced, settings.masks_by_signs), losses))
     network = fused() if settings.fuse else plain
     if settings.coded_pools and not settings.fuse:
         network = with_losses(relu_max_pool2d_codes(traced), losses)
@@ -156,8 +158,9 @@ def expand(network: Network, settings: Settings) -> Graph:
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
     """The graphs of one step of `network` by these settings, whatever they say of rewrites."""
 
-    def graph(fuse: bool, coded_pools: bool) -> Graph:
-        return expand(network, replace(settings, fuse=fuse, coded_pools=coded_pools))
+    def graph(fuse: bool, coded_pools: bool, by_signs: bool) -> Graph:
+        rewrites = replace(settings, fuse=fuse, coded_pools=coded_pools, masks_by_signs=by_signs)
+        return expand(network, rewrites)
 
     return GraphVariants(graph)
 

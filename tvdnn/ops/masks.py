@@ -21,8 +21,8 @@ class Masks(Gradients):
     bias_tiles: dict[str, int] = field(default_factory=dict)
     # By such value, the buffer where the reader that masks the gradient left these sums.
     bias_tile_sums: dict[str, str] = field(default_factory=dict)
-    # The values that a ReLU leaves behind a sum.
-    relu_sums: set[str] = field(default_factory=set)
+    # The values that the ReLU of a normalization leaves, whose signs mask their gradients.
+    relus_by_signs: set[str] = field(default_factory=set)
 
     def passes_masks(self, op: Op) -> None:
         """Declare that a mask of the op's output is one of its input.
@@ -46,6 +46,8 @@ class Masks(Gradients):
         """
         if value not in self.relu_outputs or not self.has_one_reader(value):
             return ()
+        if value in self.relus_by_signs and not by_bits:
+            return ()  # the normalization masks it by bits
         self.masked_gradients.add(value)
         return (self.signs_of(value) if by_bits else Use(self.buffer_of[value], need=Need.SIGN),)
 
@@ -82,7 +84,7 @@ class Masks(Gradients):
         None where no ReLU follows the sum, or the gradient does not lie as the value does.
         """
         grads = self.gradient_terms.get(value, [])
-        if value not in self.relu_sums or len(grads) != 1 or value in self.network.outputs:
+        if value not in self.relus_by_signs or len(grads) != 1 or value in self.network.outputs:
             return None
         if len(self.readers_of[value]) != 2:
             return None

@@ -96,6 +96,13 @@ class Policy:
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
     ladder: Callable[[GraphProblem], Iterable[tuple[str, Plan]]] | None = None
 
-    def graph_among(self, variants: GraphVariants) -> Graph:
-        """The graph of a step that the policy plans."""
-        return variants.graph(fused=self.fused, coded_pools=self.coded_pools)
+    @property
+    def masks_by_signs(self) -> bool:
+        """Whether ReLUs behind normalizations mask by signs: where maps may be rounded."""
+        return self.fused and self.lossy
+
+    def graph_among(self, variants: GraphVariants, *, may_round: bool = False) -> Graph:
+        """The graph of a step that the policy plans, also where it may round maps on request."""
+        rewrites = {"coded_pools": self.coded_pools}
+        rewrites["masks_by_signs"] = self.masks_by_signs or may_round
+        return variants.graph(fused=self.fused, **rewrites)

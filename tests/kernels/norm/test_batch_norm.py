@@ -178,7 +178,7 @@ def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
 def test_signs_mask_as_the_output_does(
     shape: tuple[int, ...], suffix: str, generator: torch.Generator
 ) -> None:
-    """Also where it is NaN, and beside maps at a pitch."""
+    """Also where it is NaN, beside maps at a pitch, and where the bits are a range of others."""
     case = make_case(shape, torch.bfloat16, generator, **HOWS["term of a residual"])
     channels, kernels, plan = shape[-1], launchers(suffix), batch_norm_plan(shape)
     statistics = torch.rand(3, channels, generator=generator, device=case.x.device)
@@ -188,15 +188,18 @@ def test_signs_mask_as_the_output_does(
     signs = torch.full((*shape[:-1], channels // 8), 0xAA, dtype=torch.uint8, device=y.device)
     kernels["batch_norm"](case.x, *operands, case.residual, y, signs, function="relu")
     assert torch.equal(passes_reference(signs), ~(y <= 0))
+    wide = torch.full((*shape[:-1], channels // 8 + 8), 0x55, dtype=torch.uint8, device=y.device)
+    aligned, odd = wide[..., 4:-4].copy_(signs), wide.clone()[..., 3:-5]
+    odd.copy_(signs)
     found = []
-    for mask in (y, signs):
+    for mask in (y, signs, aligned, odd):
         partials = poisoned(plan.partials_shape(shape[0], channels), torch.float32, y.device)
         total = poisoned((*shape[:-1], channels + 8), torch.bfloat16, y.device)[..., :channels]
         sums = (case.x, case.dy, case.term, *operands, mask, partials, total)
         kernels["grad_sums"](*sums, group=plan.group, function="relu")
         found.append([partials, total])
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    for values, *by_bits in zip(*found, strict=True):
+        assert all(torch.equal(each, values) for each in by_bits)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
