@@ -32,6 +32,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from bench.offline.sass import disassembled, early_reads
 from bench.offline.variants import (
     Allocated,
     Variant,
@@ -79,6 +80,7 @@ class Report:
     registers: int | None = None
     spilled_nbytes: int = 0
     early_arrivals: int = 0
+    early_reads: int = 0
     serialized: bool = False
 
 
@@ -184,6 +186,7 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
         registers=int(used[1]) if used else 0,
         spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
         early_arrivals=early_arrivals(ptx),
+        early_reads=early_reads(disassembled(made.asm["cubin"])) if "wgmma" in ptx else 0,
         serialized="wgmma" in log and "serializ" in log,
     )
 

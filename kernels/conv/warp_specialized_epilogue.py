@@ -26,6 +26,7 @@ def masked_by_bits(acc, words_ptr, places, place, out_c, BLOCK: gl.constexpr) ->
     members = acc.reshape([BLOCK[3] // A_WORD, A_WORD, PIXELS])
     AT: gl.constexpr = gl.SliceLayout(1, members.type.layout)
     pixel = gl.arange(0, PIXELS, gl.SliceLayout(0, AT))
+    # Offsets within the box would stay the same for all boxes, in registers: 1 KB of them spills.
     sample = n + pixel // (BLOCK[1] * BLOCK[2])
     row = h + pixel // BLOCK[2] % BLOCK[1]
     column = w + pixel % BLOCK[2]
@@ -38,8 +39,14 @@ def masked_by_bits(acc, words_ptr, places, place, out_c, BLOCK: gl.constexpr) ->
     )
     PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, members.type.layout))
     bit = gl.expand_dims(gl.expand_dims(gl.arange(0, A_WORD, PLACE), 0), 2)
-    passing = (gl.expand_dims(words, 1) >> bit) & 1
-    return gl.where(passing != 0, members, gl.zeros_like(members)).reshape(acc.shape)
+    kept = 0 - ((gl.expand_dims(words, 1) >> bit) & 1)  # all bits of a value, or none
+    bits, kept = gl.broadcast(members.to(gl.int32, bitcast=True), kept)
+    # LLVM would round values of a `where` or an `&` first, and triton 3.6's ptxas then moves the
+    # rounding ahead of the wait for the products.
+    found = gl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;", "=r,r,r", [bits, kept], dtype=gl.int32, is_pure=True, pack=1
+    )
+    return found.to(gl.float32, bitcast=True).reshape(acc.shape)
 
 
 @gluon.jit

@@ -9,6 +9,7 @@ import pytest
 
 from bench.offline.compiler import ROOT, Report, without_interpreter
 from bench.offline.limits import faults
+from bench.offline.sass import early_reads
 from bench.offline.variants import Variant, covering, facts_of, merged, once_each, quickly_checked
 
 BOTH_WAYS = """
@@ -120,6 +121,33 @@ def test_a_variant_takes_the_shared_memory_that_it_has_when_assembled() -> None:
     assert done.returncode == 0, done.stderr
 
 
+WAITS = """
+    /*0000*/  HGMMA.64x64x16.F32.BF16 R24, gdesc[UR20], R24 ;
+    /*0010*/  HGMMA.64x64x16.F32.BF16 R24, gdesc[UR24], R24, gsb0 ;
+    /*0020*/  WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+    /*0030*/  UIADD3 UR24, UR24, 0x1, URZ ;
+    /*0040*/  F2FP.BF16.F32.PACK_AB R2, R22, R23 ;
+    /*0050*/  WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+    /*0060*/  F2FP.BF16.F32.PACK_AB R9, R54, R55 ;
+    /*0070*/  EXIT ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reads"),
+    [
+        ("", "", 0),
+        ("R22, R23", "R24, R25", 1),
+        ("R2, R22", "R55, R22", 1),
+        ("gsb0, 0x0", "gsb0, 0x1", 1),
+        ("gsb0, 0x1", "gsb0, 0x0", 0),
+    ],
+    ids=["right", "read", "written", "too few waited for", "waited for before"],
+)
+def test_sums_are_used_once_their_products_have_ended(old: str, new: str, reads: int) -> None:
+    assert early_reads(WAITS.replace(old, new) if old else WAITS) == reads
+
+
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
@@ -127,6 +155,7 @@ def test_a_variant_takes_the_shared_memory_that_it_has_when_assembled() -> None:
         ({"spilled_nbytes": 8}, "spills 8 bytes"),
         ({"serialized": True}, "serializes"),
         ({"early_arrivals": 2}, "arrives 2 times"),
+        ({"early_reads": 3}, "reads sums of products in 3 places"),
         ({"num_wgmma": 0}, "no warpgroup products"),
     ],
 )

@@ -92,6 +92,8 @@ def train(
     runner.refresh()
     losses, touched = [], 0
     for number, (x, y) in enumerate(batches):
+        if where.type == "cuda":
+            torch.cuda.synchronize()  # the step before still copies what the host poisons here
         arena.bytes.fill_(POISON if number else SENTINEL)
         slab.bytes.fill_(POISON)
         peer.bytes.fill_(POISON)

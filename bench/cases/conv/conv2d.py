@@ -211,6 +211,7 @@ GRADIENTS: Final = (
     _at(LARGE, MASKED, WIDE),
     _at(BOX, BY_BITS, HALF),
     _at(LARGE, BY_BITS, WIDE),
+    _at(Layer(112, 64, 64), BY_BITS, HALF),
     _at(Layer(112, 64, 64), BY_BITS, {"cell": 8}, HALF),
     _at(LARGE, MASKED, {"cell": 8}, HALF),
     _at(Layer(28, 512, 512), MASKED, {"cell": 4}, HALF),
