@@ -18,7 +18,7 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
-from tvdnn.planner.joint.dive import FAST, SLOW, dive
+from tvdnn.planner.joint.dive import dive
 from tvdnn.planner.joint.lp import JointLP
 from tvdnn.planner.joint.orders import JointChoice, Order, orders, staged_orders
 from tvdnn.planner.joint.plan import joint_schedule
@@ -113,19 +113,18 @@ def test_no_optimum_is_above_the_seconds_that_are_asked_for(order: Order) -> Non
     first = program.solve()
     assert first is not None
     assert program.solve(most_s=0.99 * first.step_s) is None
-    assert dive(program, first, SLOW, most_s=0.99 * first.step_s) is None
+    assert dive(program, first, most_s=0.99 * first.step_s) is None
     found = program.solve(most_s=1.01 * first.step_s)
     assert found is not None
     assert found.step_s == pytest.approx(first.step_s)
 
 
-@pytest.mark.parametrize("rule", [FAST, SLOW])
-def test_a_dive_takes_whole_maps_that_fit(order: Order, rule: object) -> None:
+def test_a_dive_takes_whole_maps_that_fit(order: Order) -> None:
     limit = round(0.5 * order.skeleton.required.max())
     program = JointLP(order.columns, limit)
     first = program.solve()
     assert first is not None
-    found = dive(program, first, rule)
+    found = dive(program, first)
     assert found is not None
     assert np.abs(found.absent - found.absent.round()).max() < 1e-3
     assert found.step_s >= first.step_s * (1 - 1e-9)

@@ -1,7 +1,6 @@
 """Diving: shares of a linear program are fixed to all or nothing, the surest first."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -13,27 +12,18 @@ WHOLE = 1e-4  # shares nearer to all or nothing are no fractions
 MOST_ROUNDS = 40
 LEAST_PART = 0.02  # of the fractions: below it a round fixes a single one
 SMALLER, LARGER = 1 / 3, 1.5  # factors of the part after a round without and with a solution
+SURE = 0.93  # from this share on all are fixed to one
+LIKELY = 0.4  # from this share on the largest are fixed to one
+UNLIKELY = 0.05  # up to this share the smallest are fixed to nothing
+MOST_PART = 0.2  # of the fractions, fixed to one and to nothing in a round
 
 
-@dataclass(frozen=True, slots=True)
-class DiveRule:
-    """Which shares are fixed in each round."""
-
-    sure: float  # from this share on all are fixed to one
-    likely: float  # from this share on the largest are fixed to one
-    unlikely: float  # up to this share the smallest are fixed to nothing
-    part: float  # of the fractions, fixed to one and to nothing, at most
-
-
-FAST, SLOW = DiveRule(0.95, 0.5, 0.1, 0.35), DiveRule(0.93, 0.4, 0.05, 0.2)
-
-
-def dive(lp: JointLP, first: Solution, rule: DiveRule, most_s: float = inf) -> Solution | None:
+def dive(lp: JointLP, first: Solution, most_s: float = inf) -> Solution | None:
     """A solution in which every absent column is taken as a whole or not at all.
 
     None where the dive finds none of at most so many seconds.
     """
-    (low, high), found, part = lp.bounds(), first, rule.part
+    (low, high), found, part = lp.bounds(), first, MOST_PART
     for _ in range(MOST_ROUNDS):
         shares, free = found.absent, _free(lp, low, high)
         fractions = free[(shares[free] > WHOLE) & (shares[free] < 1 - WHOLE)]
@@ -42,10 +32,10 @@ def dive(lp: JointLP, first: Solution, rule: DiveRule, most_s: float = inf) -> S
         ranked = fractions[np.argsort(-shares[fractions], kind="stable")]
         single = part < LEAST_PART
         count = 1 if single else max(1, int(part * len(ranked)))
-        unsure = ranked[shares[ranked] < rule.sure]
-        up = unsure[shares[unsure] >= rule.likely][:count]
-        down = unsure[shares[unsure] < rule.unlikely][::-1][:count]
-        sure = free[shares[free] >= rule.sure]
+        unsure = ranked[shares[ranked] < SURE]
+        up = unsure[shares[unsure] >= LIKELY][:count]
+        down = unsure[shares[unsure] < UNLIKELY][::-1][:count]
+        sure = free[shares[free] >= SURE]
         if single or not len(sure) + len(up) + len(down):
             up, down, sure = ranked[:1], ranked[:0], ranked[:0]
         trial = low.copy(), high.copy()
@@ -61,7 +51,7 @@ def dive(lp: JointLP, first: Solution, rule: DiveRule, most_s: float = inf) -> S
         if solved is None:
             part *= SMALLER
         else:
-            (low, high), found, part = trial, solved, min(rule.part, LARGER * part)
+            (low, high), found, part = trial, solved, min(MOST_PART, LARGER * part)
     return None
 
 

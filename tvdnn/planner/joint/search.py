@@ -19,7 +19,7 @@ from ..lowering.timetable import schedule_within
 from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem
 from ..recompute.skeleton import Skeleton
-from .dive import SLOW, dive
+from .dive import dive
 from .lp import JointLP, Solution
 from .orders import JointChoice, Order, orders, staged_orders
 from .placing import ways_to_place
@@ -31,9 +31,9 @@ LIMITS = (0.97, 0.92, 0.87)
 LIMITS_IN_PAGES = (0.985, 0.95, 0.91)  # of a paged arena
 NEAR_TRIAL = 1.005
 MANY_PAGES = 512  # of a paged arena from which on sections waste little of their last pages
-# Dives into the program of the best order: shares of arena and link, and a rule. Copies wait for
-# places, and plans that leave the link idle for some time lose less by it.
-DIVES = ((0.97, 1.0, SLOW), (0.93, 0.6, SLOW))
+# Dives into the program of the best order: shares of arena and link. Copies wait for places, and
+# plans that leave the link idle for some time lose less by it.
+DIVES = ((0.97, 1.0), (0.93, 0.6))
 MOST_ORDERS = 2  # whose programs are rounded
 NEAR = 1.1  # times the least optimum: orders of more are left out
 TIGHT = 1.5  # times the launches: if the least optimum is more, layers go in barrier stages
@@ -144,10 +144,10 @@ class JointSearch:
     ) -> Iterator[tuple[Order, JointChoice]]:
         """What dives make of the most promising programs, where a choice of `known_s` is known."""
         for order, _ in solved[:MOST_ORDERS]:
-            for share, link_share, rule in DIVES:
+            for share, link_share in DIVES:
                 program, most_s = self._program(order, share, link_share), NEAR_DIVE * known_s
                 solution = program.solve(most_s=most_s)
-                found = dive(program, solution, rule, most_s) if solution else None
+                found = dive(program, solution, most_s) if solution else None
                 if found is not None:
                     known_s = min(known_s, found.step_s)
                     yield order, JointChoice.of(found, order.columns)
