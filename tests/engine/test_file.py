@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.faulty_file import FAILURES, FaultyFile
+from tests.support.faulty_file import FAILURES, FaultyFile, step_refused
 from tests.support.running import LEARNING_RATE, MOMENTUM, alike, bits, random_batches
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.engine.control import make_control, write_control
@@ -118,12 +118,8 @@ def test_a_step_whose_disk_fails_changes_nothing(tmp_path: Path, failure: str, a
         each.step(*first)
     file.fail_at(at)
     before = bits(trainer)
-    with pytest.raises(FileError) as found:
+    with step_refused(tmp_path):
         trainer.step(*others[0])
-    told = str(found.value)
-    assert str(tmp_path) in told
-    assert "No parameter and no optimizer state has changed" in told
-    assert "free space on the disk" in told
     assert alike(before, bits(trainer))
     for x, y in others:
         assert whole.step(x, y).item() == trainer.step(x, y).item()

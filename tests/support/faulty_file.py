@@ -2,10 +2,14 @@
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from tvdnn.errors import FileError
 from tvdnn.runtime.section_file import PAGE, SectionFile
 
 
@@ -84,3 +88,14 @@ FAILURES: Final[Mapping[str, Mapping[str, Callable[[FaultyFile, memoryview, int]
     "short read": {"read": moves_nothing},
     "corrupted byte": {"read": reads_another_byte},
 }
+
+
+@contextmanager
+def step_refused(folder: Path) -> Iterator[None]:
+    """The step within fails. Its error names the folder, what has not changed, and the cure."""
+    with pytest.raises(FileError) as found:
+        yield
+    told = str(found.value)
+    assert str(folder) in told
+    assert "No parameter and no optimizer state has changed" in told
+    assert "free space on the disk" in told
