@@ -111,7 +111,7 @@ def generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(20)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def units_of_one() -> Iterator[None]:
     """Parameter gradients are two sums whose launches may start at any sample, as for large maps.
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from bench import granularity
 from tests.support.lowered import lower
 from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
@@ -46,7 +47,8 @@ def net() -> nn.Sequential:
 def graph(net: nn.Sequential) -> Graph:
     """One sample a section."""
     x = torch.empty(BATCH, 3, IMAGE, IMAGE, device="meta")
-    return training_graph(net, x, optimizer=SGD(momentum=0.9), sections=BATCH)
+    with granularity.units_of_one():
+        return training_graph(net, x, optimizer=SGD(momentum=0.9), sections=BATCH)
 
 
 class Slots:
