@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.cost import Cost, costing, moved
-from ..language.shared_memory import address, get_halves, get_words, put_halves, put_words
+from ..language.shared_memory import address, get_halves, get_words
 from .compaction import (
     ALIGNED_NBYTES,
     appended,
@@ -24,9 +24,10 @@ from .compaction import (
     in_blocks,
     load_packed,
     packing_settings,
+    put_pairs,
     room_of,
     scatter_packed,
-    store_packed,
+    store_pairs,
 )
 from .pairs import (
     BLOCK,
@@ -40,12 +41,10 @@ from .pairs import (
     flags_of,
     halves_of_pairs,
     in_order,
-    load_raw,
+    load_pairs,
     num_blocks,
     num_tiles,
     out_of_order,
-    pairs_of_halves,
-    pairs_of_words,
     ranks_of,
     raw_of,
     store_raw,
@@ -62,11 +61,7 @@ def _encode_kernel(
     V: tl.constexpr, WHOLE: tl.constexpr, STAGED: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0).to(tl.int64)
-    words = load_raw(raw_ptr, tile, numel, V, WHOLE)
-    if V == 8:
-        pairs, bits = pairs_of_halves(words)
-    else:
-        low, high, bits = pairs_of_words(words)
+    low, high, bits = load_pairs(raw_ptr, tile, numel, V, WHOLE)
     threads, blocks = tl.arange(0, THREADS), tl.arange(0, BLOCKS)
     exist = tile * TILE + threads // LANES * BLOCK < numel
     ptrs = words_ptr + tile * THREADS + threads
@@ -79,20 +74,14 @@ def _encode_kernel(
     if STAGED:
         SIZE: tl.constexpr = 16 // V
         base, shift = address(ROOM), first & (4 // SIZE - 1)
-        at = base + (shift + ranks) * SIZE
-        if V == 8:
-            put_halves(at, pairs, has_low, has_high)
-        else:
-            put_words(at, low, high, has_low, has_high)
+        put_pairs(base + (shift + ranks) * SIZE, low, high, has_low, has_high, SIZE)
         tl.debug_barrier()
         copy_out(base, shift, values_ptr, tail_ptr, first, total, capacity, numel, SIZE)
     else:
-        if V == 8:
-            low, high = pairs.to(tl.int16), (pairs >> 16).to(tl.int16)
         end, places = first + total, first + ranks
-        store_packed(values_ptr, tail_ptr, places, low, has_low != 0, capacity, end, numel)
-        places += (has_low != 0).to(tl.int32)
-        store_packed(values_ptr, tail_ptr, places, high, has_high != 0, capacity, end, numel)
+        store_pairs(
+            values_ptr, tail_ptr, places, low, high, has_low, has_high, capacity, end, numel
+        )
 
 
 @triton.jit(do_not_specialize=["numel", "capacity"])

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language import device
-from ..language.shared_memory import get, put, room
+from ..language.shared_memory import get, put, put_halves, put_words, room
 from .pairs import BLOCK, BLOCKS, LANES, TILE, num_tiles, settings_of
 
 # Words that leave shared memory at once. 64 MiB of bfloat16 take 45.6 us, and by 256 words 46.3
@@ -37,6 +37,26 @@ def store_packed(head_ptr, tail_ptr, places, values, mask, capacity, end, numel)
         tl.store(head_ptr + places, values, mask=mask & (places < capacity))
         spilled = (places >= capacity) & (places < numel)
         tl.store(tail_ptr + (places - capacity), values, mask=mask & spilled)
+
+
+@triton.jit
+def store_pairs(
+    head_ptr, tail_ptr, places, low, high, has_low, has_high, capacity, end, numel
+) -> None:
+    """Store the values of pairs (pairs.py) whose flags are set, from the places of the pairs on."""
+    first, second = low.to(head_ptr.dtype.element_ty), high.to(head_ptr.dtype.element_ty)
+    store_packed(head_ptr, tail_ptr, places, first, has_low != 0, capacity, end, numel)
+    places += (has_low != 0).to(tl.int32)
+    store_packed(head_ptr, tail_ptr, places, second, has_high != 0, capacity, end, numel)
+
+
+@triton.jit
+def put_pairs(at, low, high, has_low, has_high, SIZE: tl.constexpr) -> None:
+    """Put the values of SIZE bytes of pairs (pairs.py) whose flags are set into shared memory."""
+    if SIZE == 2:
+        put_halves(at, low, has_low, has_high)
+    else:
+        put_words(at, low, high, has_low, has_high)
 
 
 @triton.jit

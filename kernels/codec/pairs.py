@@ -134,6 +134,23 @@ def words_of_pairs(low, high) -> tl.tensor:
 
 
 @triton.jit
+def load_pairs(
+    raw_ptr, tile, numel, V: tl.constexpr, WHOLE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """A tile's low and high values of pairs, integers [PAIRS * THREADS], and their bits.
+
+    Above the bits of a low 2-byte value lie those of the high one.
+    """
+    words = load_raw(raw_ptr, tile, numel, V, WHOLE)
+    if V == 8:
+        low, bits = pairs_of_halves(words)
+        high = low >> 16
+    else:
+        low, high, bits = pairs_of_words(words)
+    return low, high, bits
+
+
+@triton.jit
 def ranks_of(bits) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Ranks of pairs in their tile, sizes of groups, and ranks of blocks.
 

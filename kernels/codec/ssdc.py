@@ -21,8 +21,6 @@ from ..language.shared_memory import (
     get_fours,
     put,
     put_bytes,
-    put_halves,
-    put_words,
     put_zeros,
     room,
 )
@@ -34,9 +32,10 @@ from .compaction import (
     in_blocks,
     load_packed,
     packing_settings,
+    put_pairs,
     room_of,
     scatter_packed,
-    store_packed,
+    store_pairs,
 )
 from .pairs import (
     BLOCK,
@@ -49,11 +48,9 @@ from .pairs import (
     blocks_exist,
     flags_of,
     in_order,
-    load_raw,
+    load_pairs,
     num_blocks,
     num_tiles,
-    pairs_of_halves,
-    pairs_of_words,
     ranks_of,
     raw_of,
     total_of,
@@ -85,11 +82,7 @@ def _encode_kernel(
     ROOM: tl.constexpr, INDEX_ROOM: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0).to(tl.int64)
-    words = load_raw(raw_ptr, tile, numel, V, WHOLE)
-    if V == 8:
-        pairs, bits = pairs_of_halves(words)
-    else:
-        low, high, bits = pairs_of_words(words)
+    low, high, bits = load_pairs(raw_ptr, tile, numel, V, WHOLE)
     ranks, sizes, begins = ranks_of(bits)
     blocks, exist = tile * BLOCKS + tl.arange(0, BLOCKS), blocks_exist(tile, numel)
     ptrs = ends_ptr + blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
@@ -104,11 +97,7 @@ def _encode_kernel(
         indices = address(INDEX_ROOM)
         # The columns begin behind the values, at any byte of a word.
         index_shift = ((indices_ptr + first).to(tl.int64) & 3).to(tl.int32)
-        at = base + (shift + ranks) * SIZE
-        if V == 8:
-            put_halves(at, pairs, has_low, has_high)
-        else:
-            put_words(at, low, high, has_low, has_high)
+        put_pairs(base + (shift + ranks) * SIZE, low, high, has_low, has_high, SIZE)
         put_bytes(indices + (index_shift + ranks), columns, has_low, has_high)
         tl.debug_barrier()
         copy_out(base, shift, values_ptr, tail_ptr, first, total, capacity, numel, SIZE)
@@ -116,18 +105,12 @@ def _encode_kernel(
             indices, index_shift, indices_ptr, tail_indices_ptr, first, total, capacity, numel, 1
         )
     else:
-        if V == 8:
-            low, high = pairs.to(tl.int16), (pairs >> 16).to(tl.int16)
-        end, places, next_columns = first + total, first + ranks, columns + 1
-        store_packed(values_ptr, tail_ptr, places, low, has_low != 0, capacity, end, numel)
-        store_packed(
-            indices_ptr, tail_indices_ptr, places, columns.to(tl.uint8), has_low != 0,
-            capacity, end, numel,
-        )  # fmt: skip
-        places += (has_low != 0).to(tl.int32)
-        store_packed(values_ptr, tail_ptr, places, high, has_high != 0, capacity, end, numel)
-        store_packed(
-            indices_ptr, tail_indices_ptr, places, next_columns.to(tl.uint8), has_high != 0,
+        end, places = first + total, first + ranks
+        store_pairs(
+            values_ptr, tail_ptr, places, low, high, has_low, has_high, capacity, end, numel
+        )
+        store_pairs(
+            indices_ptr, tail_indices_ptr, places, columns, columns + 1, has_low, has_high,
             capacity, end, numel,
         )  # fmt: skip
 
