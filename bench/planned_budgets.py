@@ -15,8 +15,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench.command_line import parser_of
 from bench.environment import software
@@ -69,6 +70,24 @@ def budgets_between(floor: int, most: int) -> list[int]:
     return [round(least + (most - least) * i / (BUDGETS - 1)) for i in range(BUDGETS)]
 
 
+class Kept(NamedTuple):
+    """keep of a network, and the budgets below it."""
+
+    peak_nbytes: int
+    step_s: float
+    budgets: list[int]
+
+
+@cache
+def _kept(network: frozenset[tuple[str, Any]]) -> Kept:
+    """By the items of a network. Its floor takes as long as some plans."""
+    keep, auto = (_problem(dict(network), policy) for policy in (KEEP, AUTO))
+    schedule = keep.schedule(KEEP)
+    peak = schedule.peak_nbytes
+    budgets = budgets_between(auto.floor(AUTO)[0], peak)
+    return Kept(peak, simulate(schedule, keep.costs).step_s, budgets)
+
+
 def rows_of(
     network: dict[str, Any], policy: str, numbers: Sequence[int] = range(BUDGETS)
 ) -> list[dict[str, Any]]:
@@ -79,12 +98,8 @@ def rows_of(
 def _rows_of(
     network: dict[str, Any], policy: str, numbers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    problem, keep = _problem(network, policy), _problem(network, KEEP)
-    kept = keep.schedule(KEEP)
-    kept_s = simulate(kept, keep.costs).step_s
-    floor = _problem(network, AUTO).floor(AUTO)[0]
-    budgets = budgets_between(floor, kept.peak_nbytes)
-    for budget in map(budgets.__getitem__, numbers):
+    problem, kept = _problem(network, policy), _kept(frozenset(network.items()))
+    for budget in map(kept.budgets.__getitem__, numbers):
         within = problem.within(budget)
         begun_s = time.process_time()
         try:
@@ -105,7 +120,7 @@ def _rows_of(
             "simulated": True,
             "budget_bytes": budget,
             "kept_peak_bytes": kept.peak_nbytes,
-            "kept_s": kept_s,
+            "kept_s": kept.step_s,
             "bound_s": bound.step_s if bound else None,
             "plan_cpu_s": plan_cpu_s,
             **found,
