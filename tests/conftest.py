@@ -40,7 +40,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        gc.set_threshold(700, 10, 50)  # the default is 700, 10, 10
+        gc.set_threshold(20_000, 20, 50)  # the default is 700, 10, 10: most of these find nothing
 
 
 def pytest_unconfigure() -> None:
