@@ -6,7 +6,8 @@
 Five networks in bf16 on random data. A row is one network and budget: the measured step, what the
 plan predicted, the relaxed optimum of its linear programs, the planned and the measured peak, and
 whether losses and weights have the bits of keep's. Rows are written as they are measured; rows that
-the file has already stay.
+the file has already stay. Processes side by side, each for other networks, plan at once and take
+turns for all else.
 """
 
 import json
@@ -24,6 +25,7 @@ import tvdnn
 from bench.command_line import parser_of
 from bench.environment import software
 from bench.same_steps import digest_of, labels, step_s
+from bench.turn import Turn
 from tvdnn import models
 from tvdnn.errors import BudgetError
 from tvdnn.units import MIB
@@ -81,6 +83,8 @@ def rows_of(name: str, shares: list[float]) -> Iterator[Row]:
 def measured(name: str, policy: str, budget: int | None) -> Row:
     """A row of a network under a policy."""
     batch, side, chunk = NETS[name]
+    turn = Turn()
+    turn.take()
     torch.manual_seed(1)
     channels, *sides = models.image_shape(name)
     with torch.device("cuda"):
@@ -88,10 +92,14 @@ def measured(name: str, policy: str, budget: int | None) -> Row:
         x = torch.randn(batch, channels, *([side, side] if side else sides))
         y = labels(net, x)
     optimizer = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
-    plan = {"policy": policy, "budget": budget, "chunk_size": chunk * MIB}
-    begun_s = time.perf_counter()
-    trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype="bf16", **plan)
-    made_s = time.perf_counter() - begun_s
+    plan = {"policy": policy, "budget": budget, "chunk_size": chunk * MIB, "progress": turn}
+    waited_s, begun_s = turn.waited_s, time.perf_counter()
+    try:
+        trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype="bf16", **plan)
+    except BudgetError:
+        turn.give()
+        raise
+    made_s = time.perf_counter() - begun_s - (turn.waited_s - waited_s)
     losses = [trainer.step(x, y).clone() for _ in range(STEPS)]
     digest = digest_of([*losses, *net.state_dict().values()])
     seconds = median(step_s(trainer, x, y) for _ in range(REPEATS))
@@ -110,12 +118,13 @@ def measured(name: str, policy: str, budget: int | None) -> Row:
         "step_s": seconds,
         "predicted_s": trainer.predicted.step_s,
         "relaxed_optimum_s": report.bound_s if report else None,
-        "made_s": made_s,  # tracing, profiling, planning and capture
+        "made_s": made_s,  # of tracing, profiling, planning and capture
         "digest": digest,
     }
     trainer.close()
     del trainer, net
     torch.cuda.empty_cache()
+    turn.give()
     return row
 
 

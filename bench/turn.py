@@ -1,6 +1,7 @@
 """Turns of processes that share a GPU."""
 
 import fcntl
+import time
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -14,9 +15,12 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = (Path(gettempdir()) / "tvdnn-bench.lock").open("w")
+        self.waited_s = 0.0
 
     def take(self) -> None:
+        begun_s = time.perf_counter()
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.waited_s += time.perf_counter() - begun_s
 
     def give(self) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
