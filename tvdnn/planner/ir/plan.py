@@ -21,6 +21,7 @@ class Slot:
     run: int = 0  # most domain rows of one launch; 0: the whole block
     recompute: bool = False
     sums: int = 0  # rows of a weight gradient's sums; 0: all. Fewer take more launches
+    lead: int = 0  # domain rows by which it runs ahead of its segment's blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from math import lcm
 from ...graph import Graph, Pass
 from ..ir.plan import Plan, Segment
 from .build_program import build_program
+from .leads import with_leads
 from .list_scheduler import required_nbytes
 
 
@@ -127,7 +128,7 @@ def with_launches_of(graph: Graph, segment: Segment, rows: int) -> Segment:
         replace(slot, run=run if (run := _rounded(rows, unit)) < block else 0)
         for slot, unit in zip(segment.slots, units, strict=True)
     ]
-    return Segment(tuple(slots), block if block < domain else 0)
+    return with_leads(graph, Segment(tuple(slots), block if block < domain else 0))
 
 
 def _domain(graph: Graph, segment: Segment) -> int:

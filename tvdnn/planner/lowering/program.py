@@ -213,7 +213,11 @@ def offload_source(intervals: Sequence[LiveInterval], number: int) -> int:
 
 
 def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:
-    """The launches of a plan in order: by segment, then block, then slot, then run."""
+    """The launches of a plan in order: by segment, then block, then slot, then run.
+
+    A slot that runs ahead takes the rows of its lead with the first block, and so many fewer with
+    the last ones.
+    """
     slot_base = 0
     for index, segment in enumerate(plan.segments):
         domain = graph.passes[segment.slots[0].pass_index].domain
@@ -222,8 +226,9 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:
             high = min(domain, low + block)
             for number, slot in enumerate(segment.slots, slot_base):
                 run = slot.run or block
-                for start in range(low, max(high, low + 1), run):
-                    stop = min(high, start + run)
+                first, end = low + slot.lead if low else 0, min(domain, high + slot.lead)
+                for start in range(first, max(end, 1), run):
+                    stop = min(end, start + run)
                     yield ProgramLaunch(index, number, slot.pass_index, start, stop, slot.recompute)
         slot_base += len(segment.slots)
 

@@ -14,6 +14,7 @@ from ...errors import ScheduleError
 from ...graph import Direction, Graph, Pass, Use
 from ...graph.dataflow import Written, outside, span_of, within
 from ..ir.plan import Segment, Slot
+from ..lowering.leads import with_leads
 from ..lowering.segments import Variant, block_rows, in_blocks
 from .joined_passes import JoinedPasses, is_pack, joined_groups, num_apart
 from .supplies import Supplies
@@ -135,8 +136,9 @@ class _Weaver:
         everything = JoinedPasses.of(passes[index] for index in run.passes)
         ahead, part = list[int](), _Part()
         self._of_run.clear()
-        for index in run.passes:
-            first, joined = self._divided(run, everything, self._makers(index))
+        for number_in_run, index in enumerate(run.passes):
+            after = run.passes[number_in_run:]
+            first, joined = self._divided(run, everything, self._makers(index), part.slots, after)
             if any(part.joined.must_precede(passes[each]) for each in first):
                 yield from self._in_blocks(run, ahead, part.slots)
                 ahead, part = [], _Part()
@@ -151,28 +153,41 @@ class _Weaver:
         self, run: PassRun, ahead: Iterable[int], slots: Sequence[Slot]
     ) -> Iterator[Segment]:
         for group in joined_groups(self._graph, ahead):
-            yield in_blocks(self._graph, [Slot(i, recompute=True) for i in group], self._rest)
+            makers = [Slot(index, recompute=True) for index in group]
+            yield with_leads(self._graph, in_blocks(self._graph, makers, self._rest))
+        yield with_leads(self._graph, self._segment(run, slots))
+
+    def _segment(self, run: PassRun, slots: Sequence[Slot]) -> Segment:
         block, indices = run.block, [slot.pass_index for slot in slots]
         passes = [self._graph.passes[index] for index in indices]
         if block is Variant.KEEP and any(slot.recompute for slot in slots):
             block = block_rows(self._graph, indices, block)
         if isinstance(block, Variant):
-            yield in_blocks(self._graph, slots, block)
-            return
+            return in_blocks(self._graph, slots, block)
         unit = lcm(*(pass_.unit for pass_ in passes))
         rows = -(-block // unit) * unit
-        yield Segment(tuple(slots), rows if rows < passes[0].domain else 0)
+        return Segment(tuple(slots), rows if rows < passes[0].domain else 0)
 
     def _divided(
-        self, run: PassRun, everything: JoinedPasses, makers: Sequence[int]
+        self,
+        run: PassRun,
+        everything: JoinedPasses,
+        makers: Sequence[int],
+        before: Sequence[Slot],
+        after: Sequence[int],
     ) -> tuple[list[int], list[int]]:
-        """The makers that go ahead of the run, and the last ones that join it."""
+        """The makers that go ahead of the run, and the last ones that join it.
+
+        These go between the slots `before` and the passes of the run that come `after`.
+        """
         if not run.joins:
             return [*makers], []
         passes = self._graph.passes
         others = [index for index in makers if not is_pack(self._graph, passes[index])]
-        members = [passes[index] for index in run.passes]
-        joined = others[num_apart(self._graph, members, everything, others) :]
+        apart = num_apart(self._graph, run.passes, everything, others, before, after)
+        joined = others[apart:]
+        for index in joined:
+            everything.add(passes[index])
         return [index for index in makers if index not in joined], joined
 
     def _makers(self, reader: int) -> list[int]:
