@@ -11,13 +11,10 @@ from scipy.sparse import vstack
 from .rows import Array, SparseRows
 
 # One thread, no clock, and the same choices every time: the optimum is the same on every machine.
-# Factors of less than 1e-8 are none: with those of a few hundred bytes beside 100 GiB, single steps
-# of the simplex took seconds (U-Net for one image of 8192 by 8192 pixels, 2026-11-26).
-OPTIONS: dict[str, bool | int | float | str] = {
+OPTIONS: dict[str, bool | int | str] = {
     "threads": 1,
     "parallel": "off",
     "random_seed": 0,
-    "small_matrix_value": 1e-8,
     "solver": "simplex",
     "simplex_strategy": 1,  # dual: changed bounds leave its basis feasible
 }
@@ -25,6 +22,9 @@ OPTIONS: dict[str, bool | int | float | str] = {
 
 FEW_ITERATIONS = 500  # from the last basis: where it takes more, a start without it is faster
 ALL_ITERATIONS = 1_000_000
+# Factors up to this are none in a coarse program. Those of a few hundred bytes beside 100 GiB had
+# single steps of the simplex take seconds (U-Net for one image of 8192 x 8192, 2026-11-26).
+NEGLIGIBLE = 1e-8
 
 
 class Optimum(NamedTuple):
@@ -45,10 +45,13 @@ class _Silent(highspy.Highs):
 class LinearProgram:
     """Minimizes a sum of columns within bounds.
 
-    The first rows are at most their limits, the others equal to theirs.
+    The first rows are at most their limits, the others equal to theirs. A `coarse` program leaves
+    out the smallest factors.
     """
 
-    def __init__(self, costs: Array, most: SparseRows, equal: SparseRows) -> None:
+    def __init__(
+        self, costs: Array, most: SparseRows, equal: SparseRows, *, coarse: bool = False
+    ) -> None:
         model, width = highspy.HighsLp(), len(costs)
         matrix = vstack((most.matrix(width), equal.matrix(width)), format="csr")
         limits = np.concatenate((most.limits, equal.limits))
@@ -64,6 +67,8 @@ class LinearProgram:
         self._highs = _Silent()
         for name, value in OPTIONS.items():
             self._highs.setOptionValue(name, value)
+        if coarse:
+            self._highs.setOptionValue("small_matrix_value", NEGLIGIBLE)
         self._highs.passModel(model)
         self._most_iterations = ALL_ITERATIONS
         self._columns = np.arange(width, dtype=np.int32)

@@ -69,7 +69,8 @@ class JointLP:
         self._host_rows = [] if host_budget is None else self._add_host(host_budget)
         self._add_exclusion()
         self._add_precedence()
-        self._program = LinearProgram(self._objective(), self._ub, self._eq)
+        tiled = columns.skeleton.program.graph.row_tiles > 1  # few samples with maps of many GiB
+        self._program = LinearProgram(self._objective(), self._ub, self._eq, coarse=tiled)
 
     def limit(self, limit: int, *, link_share: float = 1.0, with_codes: bool = True) -> None:
         """Allow so many live bytes and this share of the link. Unless `with_codes`, no codes."""
