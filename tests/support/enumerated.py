@@ -150,7 +150,8 @@ class Enumeration:
             simulated += 1
             schedule = _lowered(self.graph, order.plan(node.choice), self.costs, budgets)
             seconds = simulate(schedule, self.costs).step_s if schedule else inf
-            if schedule and seconds < best.seconds:
+            fits = schedule and schedule.peak_nbytes <= self.graph.fixed_nbytes + capacity
+            if schedule and fits and seconds < best.seconds:
                 check(schedule)
                 found = {"decisions": node.decisions, "schedule": schedule}
                 best = Enumerated(seconds, **found)
