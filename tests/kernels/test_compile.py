@@ -4,35 +4,11 @@ Variants go as far as their shared memory. One of each kernel is assembled, for 
 `python -m bench.compiled` assembles all, candidates of tuning among them.
 """
 
-import json
-import subprocess
-import sys
-
 from bench.compiled import CASES
-from bench.offline.compiler import (
-    HOPPER,
-    LAUNCHERS,
-    ROOT,
-    SHARED_NBYTES,
-    Report,
-    reports_of,
-    without_interpreter,
-)
+from bench.offline.compiler import HOPPER, LAUNCHERS, SHARED_NBYTES, Report, reports_of
 from bench.offline.limits import faults
 
 OTHERS = (86, 80, 89, 100, 120)
-MASKED_BY_BITS = """
-import contextlib, dataclasses, json, sys
-from triton import knobs
-from bench.offline.cases import CASES
-from bench.offline.compiler import HOPPER, compile_cases
-
-knobs.nvidia.dump_ptxas_log = True
-cases = [case for case in CASES if "bits=True" in case.name]
-with contextlib.redirect_stdout(sys.stderr):
-    found = list(compile_cases(cases, HOPPER, (0, 1), every=True, made={}))
-json.dump([dataclasses.asdict(each) for each in found], sys.stdout)
-"""
 
 
 def test_every_launcher_compiles_within_the_limits_of_others() -> None:
@@ -52,11 +28,7 @@ def test_variants_compile_within_the_limits_of_hopper() -> None:
 
 def test_masks_by_bits_come_behind_the_products_that_they_mask() -> None:
     """Where a `where` masked the sums, ptxas of triton 3.6 rounded them ahead of their products."""
-    command = [sys.executable, "-c", MASKED_BY_BITS]
-    how = {"cwd": ROOT, "env": without_interpreter(), "capture_output": True, "text": True}
-    done = subprocess.run(command, check=False, **how)  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stderr
-    reports = [Report(**fields) for fields in json.loads(done.stdout)]
+    reports = reports_of(["bench.offline.masked_by_bits"], [HOPPER], every=True)
     assert all(each.registers is not None for each in reports)
     assert {"conv.warp_specialized.conv_specialized_kernel"} < {each.kernel for each in reports}
     check_all(reports)
