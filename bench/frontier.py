@@ -118,7 +118,7 @@ def measured(name: str, policy: str, budget: int | None) -> Row:
         "step_s": seconds,
         "predicted_s": trainer.predicted.step_s,
         "relaxed_optimum_s": report.bound_s if report else None,
-        "made_s": made_s,  # of tracing, profiling, planning and capture
+        "made_s": made_s,  # tracing, profiling, planning and capture
         "digest": digest,
     }
     trainer.close()

@@ -18,7 +18,7 @@ from tvdnn.graph import RAW, Direction, Form, Graph, Kind
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.plan import Bridge, Plan, Segment
-from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.ir.schedule import Schedule, counts_nbytes
 from tvdnn.planner.lowering.arena_layout import place_arena_within
 from tvdnn.planner.lowering.build_program import build_program
 from tvdnn.planner.lowering.codes import codable
@@ -150,8 +150,7 @@ class Enumeration:
             simulated += 1
             schedule = _lowered(self.graph, order.plan(node.choice), self.costs, budgets)
             seconds = simulate(schedule, self.costs).step_s if schedule else inf
-            fits = schedule and schedule.peak_nbytes <= self.graph.fixed_nbytes + capacity
-            if schedule and fits and seconds < best.seconds:
+            if schedule and seconds < best.seconds:
                 check(schedule)
                 found = {"decisions": node.decisions, "schedule": schedule}
                 best = Enumerated(seconds, **found)
@@ -273,10 +272,11 @@ def _lowered(graph: Graph, plan: Plan, costs: Costs, budgets: Budgets) -> Schedu
     """The schedule under the highest limit on live bytes under which all find a place."""
     assert budgets.arena is not None
     program = build_program(graph, plan)
+    arena = budgets.arena - counts_nbytes(len(program.counts))
     for share in LIMITS:
         try:
-            steps = Timetable.within(program, costs, round(share * budgets.arena))
-            return emit_schedule(steps, place_arena_within(steps, budgets.arena), budgets)
+            steps = Timetable.within(program, costs, round(share * arena))
+            return emit_schedule(steps, place_arena_within(steps, arena), budgets)
         except FragmentationError:
             continue
         except CapacityError:
