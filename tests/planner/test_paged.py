@@ -21,7 +21,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner import make
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.ir.page_map import PAGE_NBYTES
+from tvdnn.planner.ir.page_map import MOST_PAGES, PAGE_NBYTES, page_nbytes_for
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.offload.belady import skeletons
@@ -162,3 +162,11 @@ def test_a_problem_says_whether_arenas_may_lie_in_pages(
     problem = Problem(graph, h200(graph), paged=maps).within(paged().budget_nbytes)
     assert problem.schedule("vdnn-all").pages is None
     assert found == {page_nbytes}
+
+
+def test_a_large_arena_has_large_pages() -> None:
+    most = MOST_PAGES * PAGE_NBYTES
+    found = [page_nbytes_for(nbytes) for nbytes in (0, most, most + 1, 2 * most, 2 * most + 1)]
+    assert found == [PAGE_NBYTES, PAGE_NBYTES, 2 * PAGE_NBYTES, 2 * PAGE_NBYTES, 4 * PAGE_NBYTES]
+    graph = paged().graph
+    assert Budgets.of(graph, graph.fixed_nbytes + most + 1).page_nbytes == 2 * PAGE_NBYTES

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...graph import Graph
-from .page_map import PAGE_NBYTES
+from .page_map import PAGE_NBYTES, page_nbytes_for
 from .plan import FILE, HOST, PEER
 
 
@@ -54,7 +54,7 @@ class Budgets:
     ) -> "Budgets":
         """The budgets of a graph on a device, whose arena may be `paged`."""
         arena = None if device is None else device - graph.fixed_nbytes
-        return cls(device, host, arena, PAGE_NBYTES if paged else None, tiers)
+        return cls(device, host, arena, page_nbytes_for(arena or 0) if paged else None, tiers)
 
     def of_tier(self, tier: str) -> int | None:
         """The bytes that sections may take in a tier; None where there is no limit."""

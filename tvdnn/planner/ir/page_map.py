@@ -11,6 +11,15 @@ from typing import NamedTuple
 from ...units import MIB
 
 PAGE_NBYTES = 2 * MIB  # the granularity of the CUDA driver on Hopper
+MOST_PAGES = 4096  # of an arena: the driver takes some 30 us to map one, and plans map each often
+
+
+def page_nbytes_for(arena_nbytes: int) -> int:
+    """The bytes of a page of an arena: the least power of two that leaves it few pages."""
+    nbytes = PAGE_NBYTES
+    while nbytes * MOST_PAGES < arena_nbytes:
+        nbytes *= 2
+    return nbytes
 
 
 class PageMap(NamedTuple):
