@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, Queue
 from time import monotonic
+from typing import Any
 
 import torch
 
@@ -37,18 +38,14 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "largest": [f"steps largest --nets {net}" for net in LARGEST],
     "budgets": [f"steps budgets --nets {net}" for net in SWEPT],
     "compare_resnet2500_tf32": [
-        f"steps compare --net resnet2500 --batch 16 --dtype tf32 {OURS} 12"
+        f"steps compare --net resnet2500 --batch 16 --dtype tf32 --steps 11 {OURS} 12"
     ],
     "compare_resnet1920_tf32": [
         f"steps compare --net resnet1920 --batch 16 --dtype tf32 {OURS} 12"
     ],
     "compare_resnet3840_tf32": [
-        f"steps compare --net resnet3840 --batch 16 --dtype tf32 {OURS} 12"
-    ],
-    "largest_h100": [
-        f"steps compare --net resnet50 --batch 1536 --dtype tf32 --steps 8 {OURS} 12",
-        f"steps compare --net resnet2500 --batch 16 --dtype tf32 --steps 11 {OURS} 12",
-        f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 60 {OURS} 24",
+        f"steps compare --net resnet3840 --batch 16 --dtype tf32 --steps 8 {part}"
+        for part in ("--no-peers", f"--no-keep {OURS} 12")
     ],
     "gist_fp32": ["steps gist --dtype fp32"],
     "gist_tf32": ["steps gist --dtype tf32"],
@@ -81,11 +78,11 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
         f"steps compare --net densenet121 --batch 128 --cold {EAGER} --inside 4.05"
     ],
     "compare_unet_8192_bf16": [
-        f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 80 {OURS} 24"
+        f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 60 {OURS} 24"
     ],
 }
 LIMIT_S = 900  # of a command: three times what the longest takes
-ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 80 GiB of host memory
+ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 60 GiB of host memory
 
 
 def main() -> None:
@@ -165,8 +162,20 @@ def join(folder: Path, name: str) -> None:
             for document in documents
             for row in document["rows"]
         ]
+        for row in rows:
+            compare_with_keep(row, rows)
         text = json.dumps(documents[0] | {"rows": rows}, indent=1) + "\n"
         _file(folder, name).write_text(text)
+
+
+def compare_with_keep(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Say whether a row has keep's bits where keep's row is another command's."""
+    for kept in rows:
+        alike = all(row.get(key) == kept.get(key) for key in ("net", "batch", "dtype"))
+        known = kept["policy"] == "keep" != row["policy"] and "weights" in kept and "weights" in row
+        if alike and known and row["equal"] is None:
+            row["equal"] = all(row[key] == kept[key] for key in ("weights", "losses"))
+            row["slowdown"] = row["step_s"] / kept["step_s"]
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -24,7 +24,7 @@ from bench.command_line import parser_of
 from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
-from bench.training import SGD, Oracle, initial, release
+from bench.training import SGD, Oracle, digest, initial, release
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.units import GIB
@@ -100,7 +100,7 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
     }
     told = [loss.item() for loss in losses]
     oracle = Oracle()
-    oracle.equals(told, net)
+    oracle.equals(told, digest(net))
     release(trainer)
     row["equal"] = equals_keep(name, x, y, dtype, oracle, len(told))
     row["faults"] = faults(row)
@@ -172,7 +172,7 @@ def equals_keep(
     """Whether keep has the losses and weights that the oracle has seen."""
     trainer, net = make(name, x, dtype, "keep", None, feedback=False)
     losses = [trainer.step(x, y) for _ in range(steps)]
-    equal = oracle.equals([loss.item() for loss in losses], net)
+    equal = oracle.equals([loss.item() for loss in losses], digest(net))
     release(trainer)
     return equal
 

@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(MATRIX))
     parser.add_argument("--policy", help="of `compare`, else auto, and `budgets`, else tvdnn-ilp")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--no-keep", action="store_true", help="rows of `--inside` alone")
     parser.add_argument("--eager-only", action="store_true", help="no torch.compile as a peer")
     parser.add_argument("--autocast", action="store_true", help="a peer with float32 parameters")
     parser.add_argument("--cold", action="store_true", help="start with empty caches")
@@ -122,10 +123,11 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
         rows += peers(options.net, x, y, options.dtype, ways)
     slab, oracle, policy = Slab(pinned=True), Oracle(), options.policy or "auto"
     held = sum(value.numel() * value.element_size() for value in (x, y))
-    with empty_caches() if options.cold else nullcontext():
-        kept = run(
-            options.net, "keep", None, x, y, options.dtype, slab, oracle, steps=options.steps
-        )
+    if not options.no_keep:
+        with empty_caches() if options.cold else nullcontext():
+            kept = run(
+                options.net, "keep", None, x, y, options.dtype, slab, oracle, steps=options.steps
+            )
         rows.append(kept | ({"cold_s": kept["first_step_s"]} if options.cold else {}))
     for inside in options.inside:
         budget = inside - held / GIB
@@ -203,7 +205,9 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     first, last = median(seconds[:100]), median(seconds[-100:])
     losses = tuple(trainer.step(x, y).item() for _ in range(2))
     chosen = case("vgg16", "vdnn-conv", 6, x, options.dtype)
-    row = measured(trainer, chosen, median(seconds), losses, trainer.peak_nbytes())
+    row = measured(
+        trainer.schedule, trainer.costs, chosen, median(seconds), losses, trainer.peak_nbytes()
+    )
     row |= {"first_100_s": first, "last_100_s": last}
     row |= {"device_growth_bytes": device[-1] - device[0], "host_growth_bytes": host[-1] - host[0]}
     rows.append(row)

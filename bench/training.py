@@ -26,7 +26,7 @@ from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import Problem
-from tvdnn.planner.timing.simulate import seconds_alone
+from tvdnn.planner.timing.simulate import seconds_alone, simulate
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
@@ -47,9 +47,8 @@ class Oracle:
         self.losses: list[float] | None = None
         self.weights = ""
 
-    def equals(self, losses: list[float], net: nn.Module) -> bool | None:
+    def equals(self, losses: list[float], weights: str) -> bool | None:
         """Whether these equal the first call's, which it keeps. None for the first call."""
-        weights = digest(net)
         if self.losses is None:
             self.losses, self.weights = losses, weights
             return None
@@ -152,20 +151,22 @@ def run(
     first_s = timed(step)
     step_s = paced(step, (steps - WARM) // GROUPS)
     losses = [loss.item() for loss in found]
-    equal = oracle.equals(losses, net)
+    weights = digest(net)
+    equal = oracle.equals(losses, weights)
     allocated = torch.cuda.max_memory_allocated() + trainer.nbytes_outside_torch
     peak, timeline = trainer.peak_nbytes(), trainer.timeline(x, y)
     busy = {"busy_share": busy_share(lambda: trainer.step(x, y))} if policy == "keep" else {}
+    schedule, costs = trainer.schedule, trainer.costs
+    release(trainer)
     turn.give()
-    row = measured(trainer, chosen, step_s, tuple(losses), peak, timeline)
-    row |= {"equal": equal, "max_memory_allocated": allocated}
+    row = measured(schedule, costs, chosen, step_s, tuple(losses), peak, timeline)
+    row |= {"equal": equal, "weights": weights, "max_memory_allocated": allocated}
     row |= {"ready_s": ready, "first_step_s": ready + first_s}
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
-    row["chunk_size"] = trainer.graph.chunk_size
+    row["chunk_size"] = schedule.graph.chunk_size
     row |= busy
-    row["link_rate"] = min(trainer.costs.links[HOST].out, trainer.costs.links[HOST].back)
+    row["link_rate"] = min(costs.links[HOST].out, costs.links[HOST].back)
     show(row)
-    release(trainer)
     return row
 
 
@@ -188,32 +189,32 @@ def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: s
 
 
 def measured(
-    trainer: tvdnn.Trainer,
+    schedule: Schedule,
+    costs: Costs,
     chosen: Case,
     step_s: float,
     losses: tuple[float, ...],
     peak: int,
     timeline: Timeline | None = None,
 ) -> dict[str, Any]:
-    """The row of a trainer that ran."""
-    costs = trainer.costs
-    problem = Problem(trainer.graph, costs, chosen.budget_bytes)
+    """The row of a schedule that ran."""
+    problem = Problem(schedule.graph, costs, chosen.budget_bytes)
     floor, least = Floor(*problem.floor(chosen.policy)), problem.bound(chosen.policy)
     row = measured_row(
         chosen,
-        trainer.schedule,
+        schedule,
         Measurement(step_s, peak, losses[-1], timeline),
         floor,
-        predicted_s=trainer.predicted.step_s,
+        predicted_s=simulate(schedule, costs).step_s,
         bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
-    optimality = trainer.schedule.plan.optimality
+    optimality = schedule.plan.optimality
     row |= {"relaxed_s": None if optimality is None else optimality.bound_s}
     if timeline is None:
         return row
-    row |= {"compute_s": compute_s(trainer.schedule, costs)}
-    row |= {"link_s": link_s(trainer.schedule, costs.links[HOST])}
-    return row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+    row |= {"compute_s": compute_s(schedule, costs)}
+    row |= {"link_s": link_s(schedule, costs.links[HOST])}
+    return row | {"wait_rate": wait_rate(schedule, timeline)}
 
 
 def compute_s(schedule: Schedule, costs: Costs) -> float:
