@@ -13,11 +13,14 @@ from tests.support.rounding import (
     CLASSES,
     MOMENTUM,
     SHAPE,
+    WIDE,
+    ZERO_GRADIENTS,
     Make,
     batches,
     budget_of,
     kept,
     normalized,
+    relative_error,
     same_state,
     smooth,
     state_of,
@@ -32,8 +35,6 @@ from tvdnn.planner.lowering.rounded_codes import ROUNDING
 from tvdnn.planner.policies.gist import LOSSY
 from tvdnn.runtime.arena import Arena
 
-ZERO_GRADIENTS = {"0.bias", "3.bias"}  # of `normalized`
-WIDE = "lossy:0.5"  # a limit that rounding keeps
 DROPPED = "a gradient is wrong by more than 3.00%"
 
 
@@ -41,10 +42,6 @@ def gradients_of(trainer: Trainer) -> dict[str, Tensor]:
     """The gradients of the first step, which a momentum buffer takes."""
     state = trainer.optimizer.state
     return {name: state[p]["momentum_buffer"].clone() for name, p in trainer.net.named_parameters()}
-
-
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    return ((found - exact).double().norm() / exact.double().norm()).item()
 
 
 @pytest.mark.parametrize("make", [smooth, normalized])

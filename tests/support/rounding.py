@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.planner.test_coded_maps import dear
 from tests.support.running import Batch, random_batches
@@ -16,6 +16,8 @@ from tvdnn.planner.make import Problem
 BATCH, SHAPE, CLASSES = 8, (3, 8, 8), 4
 Make = Callable[[], nn.Sequential]
 MOMENTUM = SGD(0.05, momentum=0.9)
+ZERO_GRADIENTS = {"0.bias", "3.bias"}  # of `normalized`
+WIDE = "lossy:0.5"  # a limit that rounding keeps
 
 
 def normalized() -> nn.Sequential:
@@ -73,12 +75,16 @@ def batches(count: int, seed: int = 0) -> list[Batch]:
     return random_batches(count, (BATCH, *SHAPE), CLASSES, seed)
 
 
-def state_of(trainer: Trainer) -> Iterator[torch.Tensor]:
+def relative_error(found: Tensor, exact: Tensor) -> float:
+    return ((found - exact).double().norm() / exact.double().norm()).item()
+
+
+def state_of(trainer: Trainer) -> Iterator[Tensor]:
     """All tensors of the network and the optimizer."""
     state = trainer.state_dict()
     yield from state["model"].values()
     for entry in state["optimizer"]["state"].values():
-        yield from (each for each in entry.values() if isinstance(each, torch.Tensor))
+        yield from (each for each in entry.values() if isinstance(each, Tensor))
     yield torch.tensor([state["steps"], state["seed"]])
 
 

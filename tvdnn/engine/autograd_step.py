@@ -57,8 +57,10 @@ class AutogradStep(torch.autograd.Function):
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
         ]
         with call.steps.lock:
-            call.steps.run_backward(call.runner, call.key, ctx.number, filled)
-            return None, *_gradients(ctx, with_gradients(network, grads))
+            verdict = call.steps.run_backward(call.runner, call.key, ctx.number, filled)
+            found = _gradients(ctx, with_gradients(network, grads))
+            call.steps.end_backward(call.key, verdict)
+            return None, *found
 
 
 def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:

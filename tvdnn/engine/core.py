@@ -25,11 +25,7 @@ from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
 from ..runtime.tuning_store import find_tuned
 from ..trace.modules import HOOKS_ON_ALL, has_hooks_on_all_modules
-from .build import (
-    DEFAULT_HARDWARE,
-    default_costs,
-    with_chunks,
-)
+from .build import DEFAULT_HARDWARE, default_costs, with_chunks
 from .computed_weights import ComputedParameters
 from .control import make_control
 from .engine_request import EngineRequest, Resolved
@@ -147,8 +143,13 @@ class Core:
         if self.new_plans.measured.run(key, runner, costs, half):
             self._ask(key)
         if half == len(runner.halves) - 1:
-            self.new_plans.counts.follow(key, runner, costs, self._pinned_budget)
-            self.new_plans.rounding.follow(key)
+            self.follow(key)
+
+    def follow(self, key: Hashable) -> None:
+        """Note that a step for `key` was run to its end."""
+        found = self.runners[key], self.costs[key], self._pinned_budget
+        self.new_plans.counts.follow(key, *found)
+        self.new_plans.rounding.follow(key)
 
     def judged(self, key: Hashable, verdict: Verdict, updates: UpdatesOf) -> None:
         """Note the errors of the gradients for `key`. Over the limit, the exact plan is taken."""

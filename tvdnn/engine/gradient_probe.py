@@ -1,36 +1,30 @@
-"""Gradient probes: steps that leave gradients and change nothing, on the plan that trains.
+"""Gradient probes: steps of a trainer that leave gradients and change nothing, on its plan.
 
 A probe runs the steps of a schedule with settings of the optimizer by which a state tensor of each
 parameter takes its gradient, or the parameter moves by it. The host then reads one gradient after
 the other, and writes back what it has copied of all tensors before. The device needs no byte more.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from ..ops.expand import Mode
 from ..optim import SGD
-from ..planner.ir.schedule import Schedule
-from ..runtime.binding import Call
-from ..runtime.probe_calls import HeldMaps, SummedSquares
+from ..runtime.probe_calls import HeldMaps, SummedSquares, probe_calls
 from ..runtime.runner import Runner
-from ..runtime.views import ByteViews
 from .accumulation import GradientSums
 from .control import write_control
 from .core import Core
 from .optimizers import Planned, Updated
-from .state_changes import Copies
+from .state_changes import Copies, copied_to_host, on_host, write_back
 
 # The factor of a gradient by which a parameter without momentum moves. The parameter's own bits are
 # far below those of the sum.
 LIFT: Final = 2.0**40
-Gradients = dict[str, Tensor]  # on the host, by parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +40,39 @@ class ProbedStep:
 
 
 class GradientProbe:
-    """Runs probes of the steps of a trainer. Its state is as before behind `unchanged`."""
+    """Runs probes of a step of a trainer. Its state is as before behind `unchanged`."""
 
-    def __init__(self, core: Core, sums: GradientSums, optimizer: Planned) -> None:
+    def __init__(
+        self, core: Core, sums: GradientSums, optimizer: Planned, step: ProbedStep
+    ) -> None:
         self._core, self._sums, self._optimizer = core, sums, optimizer
+        self._step, self.runner = step, step.runner
         self._before: Copies = []
-        self._own: Gradients = {}  # the parameters' copies
+        self._own: dict[str, Tensor] = {}  # the parameters' copies
         self._held = HeldMaps()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """A context behind which all tensors of the network and the optimizer are as before."""
         module = self._core.module
-        self._own = {name: _on_host(param) for name, param in module.params.items()}
+        self._own = {name: on_host(param) for name, param in module.params.items()}
         states = (each for name in module.trained() for each in self._sums.tensors_of(name)[1:])
         others = (each.detach() for each in (*states, *module.buffers.values()) if each is not None)
         self._before = [(module.params[name].detach(), own) for name, own in self._own.items()]
-        self._before += [(tensor, _on_host(tensor)) for tensor in others]
+        self._before += copied_to_host(others)
         try:
             yield
         finally:
-            self._restore()
+            write_back(self._before)
             self._before, self._own, self._held = [], {}, HeldMaps()
 
-    def run(
-        self, step: ProbedStep, exact: Collection[str], squares: SummedSquares | None = None
-    ) -> bool:
+    def run(self, exact: Collection[str], squares: SummedSquares | None = None) -> bool:
         """Run the step, in which the maps `exact` are not rounded; True if its labels are classes.
 
         With `squares` these are summed meanwhile.
         """
-        self._restore()
+        step = self._step
+        write_back(self._before)
         for name in self._core.module.trained():
             for state in self._sums.tensors_of(name)[1:]:
                 if state is not None:
@@ -86,35 +82,19 @@ class GradientProbe:
         with self._core.on_device(), self._sums.summing(network, step.mode, step.updated):
             self._core.module.change_state(network.changes)
             step.fill()
-            step.runner.probe(partial(self._changed, exact, squares))
+            step.runner.probe(probe_calls(self._held, exact, squares))
         return not bool(self._core.control.flag.cpu().any())
 
-    def _changed(
-        self,
-        exact: Collection[str],
-        squares: SummedSquares | None,
-        schedule: Schedule,
-        memory: ByteViews,
-        calls: Sequence[Call],
-    ) -> list[Call]:
-        found = self._held.keeping(exact, schedule, memory, calls)
-        return found if squares is None else squares.watching(schedule, memory, found)
-
-    def gradients(self, step: ProbedStep) -> Iterator[tuple[str, Tensor]]:
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """The gradients that the last probe has left, one after the other."""
-        for name in step.updated.names:
+        for name in self._step.updated.names:
             param, state, *_ = self._sums.tensors_of(name)
             assert param is not None
             if state is None:
-                moved = _on_host(param).double() - self._own[name].double()
+                moved = on_host(param).double() - self._own[name].double()
                 yield name, (moved / LIFT).float()
             else:
-                yield name, _on_host(state)
-
-    def _restore(self) -> None:
-        with torch.no_grad():
-            for tensor, copy in self._before:
-                tensor.copy_(copy)
+                yield name, on_host(state)
 
     @property
     def _settings(self) -> tuple[float, ...]:
@@ -128,7 +108,3 @@ class GradientProbe:
         if isinstance(spec, SGD):
             return (0.0 if spec.states else -LIFT, 0.0, 0.0, 0.0, 1.0, 1.0)
         return (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0)
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)

@@ -7,12 +7,14 @@ adds up: of the root of the sum of the squares of these terms.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from torch import Tensor
 
 from ..graph import Direction, Graph, Kind
 from ..runtime.probe_calls import SummedSquares
-from .gradient_probe import GradientProbe, Gradients, ProbedStep
+from ..runtime.runner import Runner
 from .rounding_search import Errors, RoundingSearch, Verdict, disturbed, worst_of
 
 # The share of its terms up to which a gradient is zero but for rounding. Rounding all terms to
@@ -22,31 +24,48 @@ ZERO = 0.01
 LARGE = 0.05  # an error from which on, whatever the limit, a gradient may be zero but for rounding
 
 
-def judge(probe: GradientProbe, step: ProbedStep, limit: float) -> Verdict | None:
+class Probe(Protocol):
+    """Runs one step of a runner again and again, for its gradients alone."""
+
+    runner: Runner
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """A context for all runs, behind which the network is as before."""
+
+    def run(self, exact: Collection[str], squares: SummedSquares | None = None) -> bool:
+        """Run the step, in which the maps `exact` are not rounded; True if it has gradients.
+
+        With `squares` these are summed meanwhile.
+        """
+
+    def gradients(self) -> Iterable[tuple[str, Tensor]]:
+        """The gradients that the last run has left, on the host."""
+
+
+def judge(probe: Probe, limit: float) -> Verdict | None:
     """Measure the gradients of a step beside exact ones.
 
-    Over the limit, the maps are found that cause it. None where a label is no class: such a step
-    has no gradients.
+    Over the limit, the maps are found that cause it. None for a step that has no gradients.
     """
     with probe.unchanged():
-        return _Check(probe, step, limit).verdict()
+        return _Check(probe, limit).verdict()
 
 
 class _Check:
     """One check of a step: its exact gradients, and the scales of their errors."""
 
-    def __init__(self, probe: GradientProbe, step: ProbedStep, limit: float) -> None:
-        self._probe, self._step, self._limit = probe, step, limit
-        self._graph = step.runner.schedule.graph
-        self._maps = step.runner.schedule.plan.rounded
-        self._exact: Gradients = {}
+    def __init__(self, probe: Probe, limit: float) -> None:
+        self._probe, self._limit = probe, limit
+        self._graph = probe.runner.schedule.graph
+        self._maps = probe.runner.schedule.plan.rounded
+        self._exact: dict[str, Tensor] = {}
         self._scales: dict[str, float] = {}
         self._probes = 0
 
     def verdict(self) -> Verdict | None:
         if not self._run(self._maps):
             return None
-        self._exact = dict(self._probe.gradients(self._step))
+        self._exact = dict(self._probe.gradients())
         self._scales = {name: _rms(each) for name, each in self._exact.items()}
         absolute = self._absolute(self._maps)
         most = min(self._limit, LARGE)
@@ -62,7 +81,7 @@ class _Check:
 
     def _run(self, exact: Collection[str], squares: SummedSquares | None = None) -> bool:
         self._probes += 1
-        return self._probe.run(self._step, exact, squares)
+        return self._probe.run(exact, squares)
 
     def _errors_of(self, rounded: Collection[str]) -> Errors:
         return self._shares(self._absolute(rounded))
@@ -70,7 +89,7 @@ class _Check:
     def _absolute(self, rounded: Collection[str]) -> Errors:
         """The errors of a step in which these maps alone are rounded."""
         self._run(self._maps.difference(rounded))
-        found = self._probe.gradients(self._step)
+        found = self._probe.gradients()
         return {name: _rms(each - self._exact[name]) for name, each in found}
 
     def _shares(self, absolute: Errors) -> Errors:
@@ -96,7 +115,8 @@ def summing_passes(graph: Graph, params: Iterable[str]) -> Mapping[str, tuple[in
     sums its products with normalized values, whose mean square is 1.
     """
     found: dict[str, tuple[int, int]] = {}
-    wanted = {name for name in params if len(graph.network.params[name].shape) == 1}
+    known = graph.network.params
+    wanted = {name for name in params if name in known and len(known[name].shape) == 1}
     for index, pass_ in enumerate(graph.passes):
         if pass_.direction is Direction.BACKWARD:
             for name in wanted.intersection(graph.ops[pass_.op].params) - found.keys():

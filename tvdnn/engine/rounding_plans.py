@@ -50,8 +50,9 @@ class DroppedCode:
 class RoundingReport:
     """What was measured last of gradients that follow from rounded maps.
 
-    `errors` are the relative RMS errors by parameter. `rounded` are the maps of the plan that was
-    measured, with their codecs.
+    `errors` are the relative RMS errors by parameter. In a user's loop an input that has a gradient
+    has one too, as "input" and its name. `rounded` are the maps of the plan that was measured, with
+    their codecs.
     """
 
     limit: float

@@ -39,15 +39,29 @@ def copied(tensors: Iterable[Tensor]) -> Copies:
     return [(tensor, tensor.detach().clone()) for tensor in tensors]
 
 
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy in the host's memory."""
+    return tensor.detach().to("cpu", copy=True)
+
+
+def copied_to_host(tensors: Iterable[Tensor]) -> Copies:
+    return [(tensor.detach(), on_host(tensor)) for tensor in tensors]
+
+
+def write_back(before: Copies) -> None:
+    """Write the copies to their tensors."""
+    with torch.no_grad():
+        for tensor, copy in before:
+            tensor.copy_(copy)
+
+
 @contextmanager
 def restored_after_failure(before: Copies) -> Iterator[None]:
     """A context that writes the copies back where its block raises an exception."""
     try:
         yield
     except BaseException:
-        with torch.no_grad():
-            for tensor, copy in before:
-                tensor.copy_(copy)
+        write_back(before)
         raise
 
 

@@ -110,11 +110,11 @@ class TrainingSteps:
 
         None where a label is no class.
         """
-        probe = GradientProbe(self._core, self._sums, self.optimizer)
         updated = self._updated_by(runner, self.key(tuple(x.shape), mode))
         numbers = self.seed + self.count.steps, self.count.steps + 1
         fill = partial(self._batches.fill, runner, x, y)
-        return judge(probe, ProbedStep(runner, mode, updated, fill, *numbers), limit)
+        step = ProbedStep(runner, mode, updated, fill, *numbers)
+        return judge(GradientProbe(self._core, self._sums, self.optimizer, step), limit)
 
     @contextmanager
     def _stepping(

@@ -17,10 +17,14 @@ from ..ops.expand import Mode
 from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.trace import trace
+from .backward_probe import BackwardProbe, HeldForward, fill_grads, inputs_of, state_of
 from .build import autocast_dtype, resolve_dtype
 from .control import write_control
 from .core import Core, Updates
 from .engine_request import EngineRequest, Resolved
+from .rounding_check import judge
+from .rounding_plans import RoundingReport
+from .rounding_search import Verdict
 from .state_changes import restored_after_failure
 
 
@@ -50,6 +54,7 @@ class VirtualSteps:
         self.lock = threading.RLock()
         self._open = 0  # the number of the open forward
         self._forwards = 0
+        self._held: HeldForward | None = None  # of a step that is measured
 
     def core_now(self) -> Core:
         """The core, made when first asked for."""
@@ -68,6 +73,10 @@ class VirtualSteps:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return None if self.core is None else self.core.new_plans.feedback(self.last)
 
+    def rounding(self) -> RoundingReport | None:
+        """What was measured last of gradients by rounded maps, on inputs like the last."""
+        return None if self.core is None else self.core.new_plans.rounding_report(self.last)
+
     def settle(self) -> None:
         """Wait for new plans, and take them over unless a forward waits for its backward."""
         core = self.core
@@ -80,7 +89,7 @@ class VirtualSteps:
 
     def close(self) -> None:
         """Give back arena, graphs and slab."""
-        self._open = 0
+        self._open, self._held = 0, None
         if self.core is not None:
             self.core.close()
             self.core = None
@@ -134,11 +143,14 @@ class VirtualSteps:
         self._forwards += 1
         self._open = self._forwards
         before = core.module.state_before(network.changes)
+        is_due = core.new_plans.rounding.is_due(key, runner)
+        state = state_of(core.module, network) if is_due else []
         with core.on_device(), restored_after_failure(before):
             core.module.change_state(network.changes)
             core.module.copy_params()
             for name, value in zip(network.inputs, inputs, strict=True):
                 runner.fill(name, _checked(name, value, core.device))
+            self._held = HeldForward(state, inputs_of(runner)) if is_due else None
             core.run(key, 0)
             form = _output_form(inputs[0])
             outputs = tuple(runner.read(name, **form) for name in network.outputs)
@@ -146,8 +158,12 @@ class VirtualSteps:
 
     def run_backward(
         self, runner: Runner, key: StepKey, number: int, grads: Sequence[Tensor]
-    ) -> None:
-        """Run the second half, for the forward `number` if its maps are still there."""
+    ) -> Verdict | None:
+        """Run the second half, for the forward `number` if its maps are still there.
+
+        Where the step is measured it returns a verdict for `end_backward`, if there is one. The
+        gradients are then exact unless it drops no codec.
+        """
         if self._open != number:
             raise EngineError(
                 "the maps of this forward are gone: another forward of this network ran after it, "
@@ -155,15 +171,34 @@ class VirtualSteps:
                 "virtualize a second copy (retain_graph cannot help)"
             )
         self._open = 0
-        graph = runner.schedule.graph
         totals: dict[str, Tensor] = {}
-        for output, grad in zip(graph.network.outputs, grads, strict=True):
+        for output, grad in zip(runner.schedule.graph.network.outputs, grads, strict=True):
             name = f"grad {output}"  # an output may be returned twice
             totals[name] = totals[name] + grad if name in totals else grad
-        for buffer, value in graph.inputs.items():
-            if value in totals:
-                runner.fill(buffer, totals[value])
+        if self._held is not None:
+            return self._judge(BackwardProbe(self.core_now(), runner, self._held, totals))
+        fill_grads(runner, totals)
         self.core_now().run(key, 1)
+        return None
+
+    def _judge(self, probe: BackwardProbe) -> Verdict | None:
+        """Measure a step; then run it so that no codec over the limit, or not judged, rounds."""
+        limit = self.core_now().new_plans.rounding.limit
+        assert limit is not None
+        verdict = judge(probe, limit)
+        is_within = verdict is not None and not verdict.dropped
+        with probe.unchanged():
+            probe.run(() if is_within else probe.runner.schedule.plan.rounded)
+        return verdict
+
+    def end_backward(self, key: StepKey, verdict: Verdict | None) -> None:
+        """Note what a measured step has found, once its gradients are read out of the arena."""
+        if self._held is None:
+            return
+        core, self._held = self.core_now(), None
+        if verdict is not None:
+            core.judged(key, verdict, _no_updates)
+        core.follow(key)
 
 
 def _dtype_now(core: Core, requested: str | None) -> str:

@@ -1,7 +1,6 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,15 @@ from .build import (
     with_chunks,
     with_rewrites_for,
 )
-from .engine_request import CPU, EngineRequest, is_sized, requested_choice, requested_memory
+from .engine_request import (
+    CHECK_EVERY,
+    CPU,
+    EngineRequest,
+    is_sized,
+    requested_choice,
+    requested_memory,
+    requested_rounding,
+)
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
 
@@ -38,6 +45,8 @@ def virtualize(
     file_budget: int | str | None = None,
     peer_budget: int | str | None = None,
     policy: str | None = None,
+    allow: str | None = None,
+    lossy_check_every: int = CHECK_EVERY,
     dtype: str | None = None,
     chunk_size: ChunkSize = None,
     sections: int | None = None,
@@ -64,6 +73,9 @@ def virtualize(
     - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
       makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
       runs again in backward. Torch's memory for it is counted, but not held to the budget.
+    - `allow`: as Trainer's, also for gradients of inputs. The first backward measures them, and one
+      every `lossy_check_every` steps: it runs the step again by the gradients of the outputs, with
+      exact and with rounded maps. Where one is over the limit, it returns exact gradients.
     - `chunk_size`, `lead`, `copies`, `feedback`, `host_budget`, `file`, `file_budget` and
       `peer_budget`: as Trainer's.
 
@@ -71,21 +83,16 @@ def virtualize(
     """
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     device = _made_ready(net, inputs, opaque)
+    policy, rounding = requested_rounding(policy, allow, lossy_check_every)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
-    settings = _settings(resolve_dtype(dtype, device), policy, chunk_size, sections, reserved)
-    machine: dict[str, Any] = {"costs": costs, "clock": clock}
-    machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
-    machine |= {"kernels": kernels, "feedback": feedback, "progress": progress}
-    requested = EngineRequest(
-        **requested_memory(budget, host_budget, file, file_budget, peer_budget),
-        choice=requested_choice(policy, lead, copies),
-        **machine,
-        sized=is_sized(chunk_size, sections),
-        dtype=dtype,
-        opaque=opaque,
-        device=device,
-    )
-    virtualized = Virtualized(net, settings, requested)
+    settings = _settings(resolve_dtype(dtype, device), chunk_size, sections, reserved)
+    settings = with_rewrites_for(settings, policy, may_round=allow is not None)
+    fields = requested_memory(budget, host_budget, file, file_budget, peer_budget) | rounding
+    fields |= {"choice": requested_choice(policy, lead, copies), "dtype": dtype, "opaque": opaque}
+    fields |= {"sized": is_sized(chunk_size, sections), "device": device, "feedback": feedback}
+    fields |= {"costs": costs, "clock": clock, "kernels": kernels, "progress": progress}
+    fields |= {"order_seed": order_seed, "delay_seed": delay_seed}
+    virtualized = Virtualized(net, settings, EngineRequest(**fields))
     virtualized.prepare(*inputs)
     return virtualized
 
@@ -101,16 +108,14 @@ def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> tor
     return one_device(dict(net.named_parameters()), CPU if x.is_meta else x.device)
 
 
-def _settings(
-    dtype: str, policy: str | None, chunk_size: ChunkSize, sections: int | None, reserve: int
-) -> Settings:
+def _settings(dtype: str, chunk_size: ChunkSize, sections: int | None, reserve: int) -> Settings:
     settings = Settings(
         dtype=dtype,
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=reserve,
     )
-    return with_chunks(with_rewrites_for(settings, policy), chunks_of(chunk_size))
+    return with_chunks(settings, chunks_of(chunk_size))
 
 
 def _refuse_wrappers(net: nn.Module) -> None:

@@ -20,6 +20,7 @@ from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .engine_request import EngineRequest
 from .gradient_checks import check_saving
+from .rounding_plans import RoundingReport
 from .virtual_steps import VirtualSteps
 
 
@@ -57,6 +58,14 @@ class Virtualized(nn.Module):
     def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return self._steps.feedback()
+
+    @property
+    def rounding(self) -> RoundingReport | None:
+        """What was measured last of gradients by rounded maps, on inputs like the last.
+
+        None where no map is rounded, or was so far.
+        """
+        return self._steps.rounding()
 
     def measure_next(self) -> None:
         """Measure the next step, on a GPU; `feedback` then compares it with its prediction."""

@@ -4,7 +4,8 @@ A map that the schedule rounds goes by pageable host memory instead. The device 
 as before.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -13,6 +14,8 @@ from ..ops.operator import TORCH_DTYPES
 from ..planner.ir.schedule import Action, Schedule, Step
 from .binding import Call
 from .views import ByteViews
+
+CallChange: TypeAlias = Callable[[Schedule, ByteViews, Sequence[Call]], list[Call]]
 
 
 class HeldMaps:
@@ -95,3 +98,15 @@ class SummedSquares:
             call()
 
         return run
+
+
+def probe_calls(
+    held: HeldMaps, exact: Collection[str], squares: SummedSquares | None
+) -> CallChange:
+    """The change of a step's calls by which the maps `exact` are held, and squares are summed."""
+
+    def change(schedule: Schedule, memory: ByteViews, calls: Sequence[Call]) -> list[Call]:
+        found = held.keeping(exact, schedule, memory, calls)
+        return found if squares is None else squares.watching(schedule, memory, found)
+
+    return change

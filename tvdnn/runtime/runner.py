@@ -1,6 +1,6 @@
 """The runner: a schedule with its memory, calls and executor on one device."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -24,6 +24,7 @@ from .file_calls import without_file
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .pages import Mapping
+from .probe_calls import CallChange
 from .section_file import SectionFile
 from .views import NO_BYTES, ByteViews
 
@@ -134,6 +135,11 @@ class Runner:
                     precision = self._precision if name in graph.rounded_inputs else "ieee"
                     self._kernels.stage(source, target, precision=precision)
 
+    def inputs(self, name: str) -> list[torch.Tensor]:
+        """The rows of an input in the arena, as `fill` writes them ahead of its phase."""
+        buffer = self.schedule.graph.buffers[name]
+        return [place_view(self._memory, buffer, place) for place in self._inputs[name]]
+
     def check_labels(self, labels: torch.Tensor, *, first: int = 0) -> None:
         """Check labels on the device, as `fill` does, before other steps."""
         self._fill_labels(labels, None, first)
@@ -156,11 +162,11 @@ class Runner:
         with self._running() as executor:
             executor.run(*self.halves[half])
 
-    def probe(self, change: Callable[[Schedule, ByteViews, Sequence[Call]], list[Call]]) -> None:
-        """Run the whole step, one call after the other, by what `change` makes of the calls."""
+    def probe(self, change: CallChange, half: int | None = None) -> None:
+        """Run one phase or the whole step by what `change` makes of the calls, one by one."""
         with self._running() as executor:
             calls = change(self.schedule, self._memory, executor.calls)
-            executor.run_eagerly(0, len(self.schedule.steps), calls)
+            executor.run_eagerly(*self._steps_of(half), calls)
 
     def timed(self, half: int = 0) -> Lap:
         """Run one phase of the step. The lap returns its seconds.
@@ -175,9 +181,11 @@ class Runner:
 
         Raises DeviceError on a CPU without a clock.
         """
-        steps = (0, len(self.schedule.steps)) if half is None else self.halves[half]
         with self._running(measured=True) as executor:
-            return executor.timeline(*steps)
+            return executor.timeline(*self._steps_of(half))
+
+    def _steps_of(self, half: int | None) -> tuple[int, int]:
+        return (0, len(self.schedule.steps)) if half is None else self.halves[half]
 
     @property
     def measures(self) -> bool:
@@ -238,12 +246,13 @@ class Runner:
 
         None where no output depends on the parameter.
         """
-        graph = self.schedule.graph
-        if name not in graph.param_grads:
-            return None
-        ((_, view),) = self.outputs(graph.param_grads[name][0])
-        grad = view.as_strided(param.shape, param.stride())
-        return grad.to(param.dtype, copy=True)
+        known = name in self.schedule.graph.param_grads
+        return self.param_grad(name, param).to(param.dtype, copy=True) if known else None
+
+    def param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor:
+        """The gradient of a parameter in the arena, of float32 in the parameter's layout."""
+        ((_, view),) = self.outputs(self.schedule.graph.param_grads[name][0])
+        return view.as_strided(param.shape, param.stride())
 
     def _copy_out(
         self,
