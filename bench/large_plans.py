@@ -95,12 +95,13 @@ def graph_of(case: Case) -> Graph:
         channels, *sides = models.image_shape(case.net)
         sides = sides if case.side is None else [case.side, case.side]
         x = torch.empty(case.batch, channels, *sides)
-    policy = policy_named(case.policy)
+    rewrites = policy_named(case.policy).rewrites()
     return training_graph(
         net,
         x,
-        fuse=policy.fused,
-        coded_pools=policy.coded_pools,
+        fuse=rewrites.fused,
+        coded_pools=rewrites.coded_pools,
+        masks_by_signs=rewrites.masks_by_signs,
         optimizer=SGD(momentum=0.9),
         dtype=case.dtype,
         chunk_size=case.chunk_size,

@@ -8,7 +8,7 @@ from tests.support.networks import NetworkMaker, vgg
 from tests.support.simulated import h200
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, InputError
-from tvdnn.graph import BITS, RAW, TF32, Direction, Form, Graph, Need, Network, with_share
+from tvdnn.graph import BITS, RAW, TF32, Direction, Form, Graph, Need, Network, Rewrites, with_share
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import graph_variants
 from tvdnn.optim import SGD
@@ -117,7 +117,7 @@ def test_memory_falls_beside_keep() -> None:
     network = vgg(64, image=64, classifier=64)
     settings = Settings("fp32", 2 * MIB, optimizer=SGD(momentum=0.9))
     variants = graph_variants(network, settings)
-    plain = variants.graph(fused=False)
+    plain = variants.graph(Rewrites())
     costs = h200(plain)
     kept = make_schedule(plain, costs, policy="keep")
     stored = Problem(variants, costs).schedule(GIST)

@@ -9,7 +9,7 @@ from tests.support.simulated import h200
 from tvdnn.errors import InputError
 from tvdnn.experiment.request import make_problem, make_request
 from tvdnn.experiment.simulate_request import Outcome, simulated
-from tvdnn.graph import Graph, GraphVariants
+from tvdnn.graph import Graph, GraphVariants, Rewrites
 from tvdnn.ops import Settings
 from tvdnn.ops.expand import expand, graph_variants
 from tvdnn.optim import SGD
@@ -35,15 +35,17 @@ def graph() -> Graph:
 
 
 def test_variants_are_expanded_once() -> None:
-    asked: list[tuple[bool, bool, bool]] = []
+    asked: list[Rewrites] = []
     variants = graph_variants(NETWORK, SETTINGS)
 
-    def expanded(fused: bool, coded_pools: bool, by_signs: bool) -> Graph:
-        asked.append((fused, coded_pools, by_signs))
-        return variants.graph(fused=fused, coded_pools=coded_pools, masks_by_signs=by_signs)
+    def expanded(rewrites: Rewrites) -> Graph:
+        asked.append(rewrites)
+        return variants.graph(rewrites)
 
-    problem = Problem(GraphVariants(expanded), h200(variants.graph(fused=True)), "min")
-    fused, unfused = problem.graph("auto"), problem.graph("vdnn-all")
+    fused = variants.graph(Rewrites(fused=True))
+    problem = Problem(GraphVariants(expanded), h200(fused), "min")
+    assert problem.graph("auto") is fused
+    unfused = problem.graph("vdnn-all")
     coded = problem.graph("gist-lossless")
     assert len(fused.network.ops) < len(unfused.network.ops) == len(coded.network.ops)
     assert problem.within(None).graph("keep") is problem.graph("tvdnn-ilp") is fused

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError
-from ..graph import ChunkSizes, Graph, Network
+from ..graph import ChunkSizes, Graph, Network, Rewrites
 from ..ops import Settings
-from ..ops.expand import DTYPES, expand
+from ..ops.expand import DTYPES, expand, with_rewrites
 from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
@@ -99,9 +99,9 @@ def training_graph(
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    settings = replace(settings, fuse=fuse, coded_pools=coded_pools)
+    settings = with_rewrites(settings, Rewrites(fuse, coded_pools, masks_by_signs))
     settings = replace(settings, row_tiles=row_tiles, computed_nbytes=found)
-    settings = replace(settings, updates_last=updates_last, masks_by_signs=masks_by_signs)
+    settings = replace(settings, updates_last=updates_last)
     return expand(network, settings)
 
 
@@ -109,9 +109,8 @@ def with_rewrites_for(
     settings: Settings, policy: str | None, *, may_round: bool = False
 ) -> Settings:
     """The settings with the rewrites that the policy plans over, or asks for where it may round."""
-    found = policy_named(policy or DEFAULT_POLICY)
-    settings = replace(settings, fuse=found.fused, coded_pools=found.coded_pools)
-    return replace(settings, masks_by_signs=found.masks_by_signs or may_round)
+    rewrites = policy_named(policy or DEFAULT_POLICY).rewrites(may_round=may_round)
+    return with_rewrites(settings, rewrites)
 
 
 def training_settings(

@@ -126,7 +126,7 @@ def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem
     limits = limit, request.host_budget, tiers
     if request.allowed is None:
         return Problem(_traced_step(request), costs, *limits)
-    graph = policy_named(AUTO).graph_among(_traced_step(request), may_round=True)
+    graph = _traced_step(request).graph(policy_named(AUTO).rewrites(may_round=True))
     return Problem(graph, costs, *limits, lossy=first_forms(lossy_forms(graph, request.allowed)))
 
 
@@ -134,7 +134,7 @@ def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
     """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
     may_round = request.allowed is not None
-    graph = policy_named(policy).graph_among(_traced_step(request), may_round=may_round)
+    graph = _traced_step(request).graph(policy_named(policy).rewrites(may_round=may_round))
     report("tracing", 1.0)
     return graph
 

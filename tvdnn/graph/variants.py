@@ -1,26 +1,28 @@
-"""Variants: the graphs of one step, its ops fused or not, its poolings coded or not."""
+"""Variants: the graphs of one step, by the rewrites of its network."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from .passes import Graph
 
 
+class Rewrites(NamedTuple):
+    """How the ops of a network are rewritten before a step is expanded."""
+
+    fused: bool = False  # ops that one kernel computes are joined
+    coded_pools: bool = False  # max poolings behind a ReLU leave codes, where ops are not joined
+    # Joined normalizations take the masks of their ReLUs from signs, and do not compute them again.
+    masks_by_signs: bool = False
+
+
 class GraphVariants:
-    """The graphs of one step, each expanded when first asked for.
+    """The graphs of one step. `expand` makes each when it is first asked for."""
 
-    `expand(fused, coded_pools, masks_by_signs)` makes one. Ops are fused or run one by one. Where
-    they are not fused, max poolings behind a ReLU leave codes or read their inputs again. Where
-    they are, normalizations take the masks of their ReLUs from signs, or compute them again.
-    """
-
-    def __init__(self, expand: Callable[[bool, bool, bool], Graph]) -> None:
+    def __init__(self, expand: Callable[[Rewrites], Graph]) -> None:
         self._expand = expand
-        self._graphs: dict[tuple[bool, bool, bool], Graph] = {}
+        self._graphs: dict[Rewrites, Graph] = {}
 
-    def graph(
-        self, *, fused: bool, coded_pools: bool = False, masks_by_signs: bool = False
-    ) -> Graph:
-        key = fused, coded_pools and not fused, masks_by_signs and fused
-        if key not in self._graphs:
-            self._graphs[key] = self._expand(*key)
-        return self._graphs[key]
+    def graph(self, rewrites: Rewrites) -> Graph:
+        if rewrites not in self._graphs:
+            self._graphs[rewrites] = self._expand(rewrites)
+        return self._graphs[rewrites]

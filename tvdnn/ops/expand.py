@@ -17,6 +17,7 @@ from ..graph import (
     Kind,
     Network,
     Op,
+    Rewrites,
     Use,
     fuse,
     relu_max_pool2d_codes,
@@ -155,14 +156,15 @@ def expand(network: Network, settings: Settings) -> Graph:
     )
 
 
+def with_rewrites(settings: Settings, rewrites: Rewrites) -> Settings:
+    """The settings with these rewrites in place of their own."""
+    fuse, coded_pools, by_signs = rewrites
+    return replace(settings, fuse=fuse, coded_pools=coded_pools, masks_by_signs=by_signs)
+
+
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
     """The graphs of one step of `network` by these settings, whatever they say of rewrites."""
-
-    def graph(fuse: bool, coded_pools: bool, by_signs: bool) -> Graph:
-        rewrites = replace(settings, fuse=fuse, coded_pools=coded_pools, masks_by_signs=by_signs)
-        return expand(network, rewrites)
-
-    return GraphVariants(graph)
+    return GraphVariants(lambda rewrites: expand(network, with_rewrites(settings, rewrites)))
 
 
 def _builder(

@@ -75,7 +75,7 @@ class Problem:
     def graph(self, policy: str) -> Graph:
         """The graph that the policy plans."""
         step = self._step
-        return step if isinstance(step, Graph) else policy_named(policy).graph_among(step)
+        return step if isinstance(step, Graph) else step.graph(policy_named(policy).rewrites())
 
     def budget_nbytes(self, policy: str) -> int | None:
         """The bytes of the budget; of "min" the policy's floor."""

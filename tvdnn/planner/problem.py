@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import HostMemoryError
-from ..graph import Form, Graph, GraphVariants
+from ..graph import Form, Graph, Rewrites
 from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.plan import Plan
@@ -96,13 +96,10 @@ class Policy:
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
     ladder: Callable[[GraphProblem], Iterable[tuple[str, Plan]]] | None = None
 
-    @property
-    def masks_by_signs(self) -> bool:
-        """Whether ReLUs behind normalizations mask by signs: where maps may be rounded."""
-        return self.fused and self.lossy
+    def rewrites(self, *, may_round: bool = False) -> Rewrites:
+        """The rewrites that the policy plans over; with `may_round` it rounds maps on request.
 
-    def graph_among(self, variants: GraphVariants, *, may_round: bool = False) -> Graph:
-        """The graph of a step that the policy plans, also where it may round maps on request."""
-        rewrites = {"coded_pools": self.coded_pools}
-        rewrites["masks_by_signs"] = self.masks_by_signs or may_round
-        return variants.graph(fused=self.fused, **rewrites)
+        Where maps may be rounded, ReLUs behind normalizations mask by signs.
+        """
+        by_signs = self.fused and (self.lossy or may_round)
+        return Rewrites(self.fused, self.coded_pools and not self.fused, by_signs)
