@@ -27,6 +27,7 @@ from bench.command_line import parser_of
 EAGER = "--eager-only --parts"
 OURS = "--no-peers --inside"
 LARGEST = ("alexnet", "vgg16", "inception_v4", "resnet50", "resnet101", "resnet152")
+GISTS = ("vgg16", "inception_v4", "googlenet_lrn", "alexnet nin overfeat")
 TUNED = ("resnet50", "vgg16")
 SWEPT = ("vgg16", "googlenet", "densenet121", "resnet50")
 CHECKED = (  # the gradients of few elements of one ask for many seeds
@@ -47,7 +48,7 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
         f"steps compare --net resnet3840 --batch 16 --dtype tf32 --steps 8 {part}"
         for part in ("--no-peers", f"--no-keep {OURS} 12")
     ],
-    "gist_fp32": ["steps gist --dtype fp32"],
+    "gist_fp32": [f"steps gist --dtype fp32 --nets {net}" for net in GISTS],
     "gist_tf32": ["steps gist --dtype tf32"],
     "superneurons_tf32": ["steps superneurons --dtype tf32"],
     "vgg16_bf16": ["steps matrix --dtype bf16"],
@@ -172,8 +173,8 @@ def compare_with_keep(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> No
     """Say whether a row has keep's bits where keep's row is another command's."""
     for kept in rows:
         alike = all(row.get(key) == kept.get(key) for key in ("net", "batch", "dtype"))
-        known = kept["policy"] == "keep" != row["policy"] and "weights" in kept and "weights" in row
-        if alike and known and row["equal"] is None:
+        ran = row.get("weights") and kept.get("weights")
+        if alike and ran and kept["policy"] == "keep" != row["policy"] and row["equal"] is None:
             row["equal"] = all(row[key] == kept[key] for key in ("weights", "losses"))
             row["slowdown"] = row["step_s"] / kept["step_s"]
 

@@ -84,11 +84,15 @@ def prepare(
     slab: Slab,
     *,
     host_cap: int = HOST_CAP,
+    turn: Turn | None = None,
     **options: Any,
 ) -> tuple[tvdnn.Trainer, nn.Module, float]:
     """A trainer, its network and the seconds that it took to make."""
     gc.collect()  # what others hold is measured as the trainer is made
-    net = initial(name).cuda()
+    net = initial(name)
+    if turn is not None:
+        turn.take()
+    net.cuda()
     torch.cuda.synchronize()
     begin = time.perf_counter()
     limit = None if budget is None else round(budget * GIB)
@@ -104,6 +108,7 @@ def prepare(
         dtype=dtype,
         slab=slab,
         feedback=False,
+        progress=turn,
         **options,
     )
     return trainer, net, time.perf_counter() - begin
@@ -125,9 +130,7 @@ def run(
     """A row of one policy at one budget, without measurements if it does not fit."""
     turn, chosen = Turn(), case(name, policy, budget, x, dtype)
     try:
-        trainer, net, ready = prepare(
-            name, policy, budget, x, dtype, slab, progress=turn, **options
-        )
+        trainer, net, ready = prepare(name, policy, budget, x, dtype, slab, turn=turn, **options)
     except DeviceError:
         turn.give()
         whole = torch.cuda.get_device_properties().total_memory
