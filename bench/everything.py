@@ -78,6 +78,10 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "compare_densenet121_bf16": [
         f"steps compare --net densenet121 --batch 128 --cold {EAGER} --inside 4.05"
     ],
+    "compare_unet_4096_bf16": [
+        f"steps compare --net unet --batch 1 --image-size 4096 --steps 5 {part} {OURS} 6"
+        for part in ("--host 20", "--no-keep --policy tvdnn-heuristic --host 40")
+    ],
     "compare_unet_8192_bf16": [
         f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 60 {OURS} 24"
     ],
