@@ -13,7 +13,9 @@ from tvdnn.planner.timing.simulate import simulate
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
-SEEDS = (0, 1, 4, 13)  # of networks of which few plans need to be simulated
+# Of networks of which few plans need to be simulated. In the last three the best trial takes 9 to
+# 33% longer than the fastest plan once it has places. Changes of it that are placed are as fast.
+SEEDS = (0, 1, 4, 13, 143, 158, 183)
 NEAR = 1.02
 
 
