@@ -113,7 +113,7 @@ def test_no_optimum_is_above_the_seconds_that_are_asked_for(order: Order) -> Non
     first = program.solve()
     assert first is not None
     assert program.solve(most_s=0.99 * first.step_s) is None
-    assert dive(program, first, most_s=0.99 * first.step_s) is None
+    assert dive(program, first, most_part=0.2, most_s=0.99 * first.step_s) is None
     found = program.solve(most_s=1.01 * first.step_s)
     assert found is not None
     assert found.step_s == pytest.approx(first.step_s)
@@ -124,7 +124,7 @@ def test_a_dive_takes_whole_maps_that_fit(order: Order) -> None:
     program = JointLP(order.columns, limit)
     first = program.solve()
     assert first is not None
-    found = dive(program, first)
+    found = dive(program, first, most_part=0.2)
     assert found is not None
     assert np.abs(found.absent - found.absent.round()).max() < 1e-3
     assert found.step_s >= first.step_s * (1 - 1e-9)

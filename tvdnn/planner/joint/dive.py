@@ -15,15 +15,15 @@ SMALLER, LARGER = 1 / 3, 1.5  # factors of the part after a round without and wi
 SURE = 0.93  # from this share on all are fixed to one
 LIKELY = 0.4  # from this share on the largest are fixed to one
 UNLIKELY = 0.05  # up to this share the smallest are fixed to nothing
-MOST_PART = 0.2  # of the fractions, fixed to one and to nothing in a round
 
 
-def dive(lp: JointLP, first: Solution, most_s: float = inf) -> Solution | None:
+def dive(lp: JointLP, first: Solution, most_part: float, most_s: float = inf) -> Solution | None:
     """A solution in which every absent column is taken as a whole or not at all.
 
-    None where the dive finds none of at most so many seconds.
+    In a round up to `most_part` of the fractions are fixed to one, and as many to nothing. None
+    where the dive finds no solution of at most so many seconds.
     """
-    (low, high), found, part = lp.bounds(), first, MOST_PART
+    (low, high), found, part = lp.bounds(), first, most_part
     for _ in range(MOST_ROUNDS):
         shares, free = found.absent, _free(lp, low, high)
         fractions = free[(shares[free] > WHOLE) & (shares[free] < 1 - WHOLE)]
@@ -51,7 +51,7 @@ def dive(lp: JointLP, first: Solution, most_s: float = inf) -> Solution | None:
         if solved is None:
             part *= SMALLER
         else:
-            (low, high), found, part = trial, solved, min(MOST_PART, LARGER * part)
+            (low, high), found, part = trial, solved, min(most_part, LARGER * part)
     return None
 
 

@@ -68,6 +68,12 @@ class Order:
         choice = self.skeleton.choice
         return any(choice.blocks), choice.through, choice.coded, len(choice.stages)
 
+    def like(self, other: "Order") -> bool:
+        """Whether both differ in nothing but the directions in which regions go section-major."""
+        choices = self.skeleton.choice, other.skeleton.choice
+        mine, others = ((each.rest, any(each.blocks), each.coded, each.stages) for each in choices)
+        return mine == others
+
     def woven(self, choice: JointChoice) -> Skeleton:
         """The skeleton in which this is made again."""
         base = self.skeleton
