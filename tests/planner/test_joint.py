@@ -18,6 +18,7 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
+from tvdnn.planner.joint import linear_program
 from tvdnn.planner.joint.dive import dive
 from tvdnn.planner.joint.lp import JointLP
 from tvdnn.planner.joint.orders import JointChoice, Order, orders, staged_orders
@@ -117,6 +118,22 @@ def test_no_optimum_is_above_the_seconds_that_are_asked_for(order: Order) -> Non
     found = program.solve(most_s=1.01 * first.step_s)
     assert found is not None
     assert found.step_s == pytest.approx(first.step_s)
+
+
+def test_a_run_without_progress_ends_and_leaves_the_program_as_it_was(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = JointLP(order.columns, round(0.5 * order.skeleton.required.max()))
+    first = program.solve()
+    assert first is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(linear_program, "MOST_IDLE_CALLS", -(10**9))
+        program.limit(round(0.4 * order.skeleton.required.max()))
+        assert program.solve() is None
+    program.limit(round(0.5 * order.skeleton.required.max()))
+    again = program.solve()
+    assert again is not None
+    assert again.step_s == pytest.approx(first.step_s)
 
 
 def test_a_dive_takes_whole_maps_that_fit(order: Order) -> None:
