@@ -131,8 +131,13 @@ class JointSearch:
 
         ranked = sorted(solved, key=promise)
         near = [item for item in ranked if item[1].step_s <= NEAR * least_s]
-        # Regions section-major in one direction or in both: such orders have much the same plans.
-        return sorted(near, key=lambda item: item is not near[0] and item[0].like(near[0][0]))
+
+        def repeats(item: tuple[Order, Solution]) -> bool:
+            """Whether an order has much the plans of the first, and promises no more."""
+            (first, least), (order, found) = near[0], item
+            return order is not first and order.like(first) and found.step_s >= least.step_s
+
+        return sorted(near, key=repeats)
 
     def _orders(self, find: Callable[[Graph, Costs], list[Order]]) -> list[Order]:
         """The orders found of the graph, in which maps may be rounded as the problem allows."""
