@@ -32,6 +32,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from bench.offline.read_backs import early_read_backs
 from bench.offline.sass import disassembled, early_reads
 from bench.offline.variants import (
     Allocated,
@@ -76,6 +77,7 @@ class Report:
     shared_nbytes: int
     num_wgmma: int
     needs_wgmma: bool
+    early_read_backs: int
     # of kernels that were assembled
     registers: int | None = None
     spilled_nbytes: int = 0
@@ -175,7 +177,8 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
     common = {"case": variant.case, "arch": arch, "launcher": variant.launcher}
     common |= {"kernel": variant.place, "needs_wgmma": variant.needs_wgmma}
     if isinstance(made, Allocated):
-        return Report(**common, shared_nbytes=made.shared_nbytes, num_wgmma=made.num_wgmma)
+        reached = ("shared_nbytes", "num_wgmma", "early_read_backs")
+        return Report(**common, **{name: getattr(made, name) for name in reached})
     ptx = made.asm["ptx"]
     log = log or assembled_again(made)
     used = re.search(r"Used (\d+) registers", log)
@@ -183,6 +186,7 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
         **common,
         shared_nbytes=made.metadata.shared,
         num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
+        early_read_backs=early_read_backs(made.asm["ttgir"]),
         registers=int(used[1]) if used else 0,
         spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
         early_arrivals=early_arrivals(ptx),

@@ -33,6 +33,8 @@ def faults(report: Report) -> Iterator[str]:
     """Messages about each limit that a kernel exceeds."""
     if report.shared_nbytes > SHARED_NBYTES[report.arch]:
         yield f"takes {report.shared_nbytes} bytes of shared memory"
+    if report.early_read_backs:
+        yield f"loads in {report.early_read_backs} places what another thread may store later"
     if report.arch == HOPPER:
         yield from _faults_on_hopper(report)
 

@@ -18,6 +18,8 @@ from triton._C.libtriton import nvidia
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import JITFunction
 
+from bench.offline.read_backs import early_read_backs
+
 Fact = tuple[str, str]
 NO_FACTS: Final = ("constexpr", "i32", "i64")  # types of numbers and of constants
 PRODUCTS: Final = ("conv.", "linear.")
@@ -46,9 +48,10 @@ class Variant:
 class Allocated(Exception):  # noqa: N818
     """Ends a compilation where shared memory is laid out."""
 
-    def __init__(self, shared_nbytes: int, num_wgmma: int) -> None:
+    def __init__(self, shared_nbytes: int, num_wgmma: int, early_read_backs: int) -> None:
         super().__init__(shared_nbytes)
         self.shared_nbytes, self.num_wgmma = shared_nbytes, num_wgmma
+        self.early_read_backs = early_read_backs
 
 
 @contextlib.contextmanager
@@ -157,7 +160,8 @@ def compile_variant(variant: Variant, *, assembles: bool) -> Any:
         def stop(manager: Any) -> None:
             allocate(manager)
             manager.run(module, "allocate")
-            raise Allocated(module.get_int_attr("ttg.shared"), text.count("warp_group_dot "))
+            shared = module.get_int_attr("ttg.shared")
+            raise Allocated(shared, text.count("warp_group_dot "), early_read_backs(text))
 
         with replaced(passes, ALLOCATOR, stop):
             return stock(self, module, *rest)

@@ -192,14 +192,20 @@ def _depthwise_grad_weight_kernel(
                         total = tl.fma(dy[t], met, total)
                     added += (total,)
             sums = added
+        totals = ()
         for i in tl.static_range(GROUP):
             for s in tl.static_range(S):
                 tap = (split.to(tl.int64) * channels + c) * R * S + (first_r + i) * S + s
                 mask_c = (c < channels) & (first_r + i < R)
                 older = mask_c & ((first == 0) | (unit_start > 0))
                 before = tl.load(partials_ptr + tap, mask=older, other=0.0)
-                total = before + tl.sum(sums[i * S + s], 0)
-                tl.store(partials_ptr + tap, total, mask=mask_c)
+                totals += (before + tl.sum(sums[i * S + s], 0),)
+        for i in tl.static_range(GROUP):
+            for s in tl.static_range(S):
+                tap = (split.to(tl.int64) * channels + c) * R * S + (first_r + i) * S + s
+                mask_c = (c < channels) & (first_r + i < R)
+                tl.store(partials_ptr + tap, totals[i * S + s], mask=mask_c)
+        tl.debug_barrier()  # other threads may load what this one stored
 
 
 @costing(cost.depthwise)

@@ -171,6 +171,7 @@ def conv_kernel(
         tl.store(y_ptrs, y, mask=mask)
         if HAS_MASK:
             # y is read back: with a masked accumulator ptxas serializes the products (triton 3.6).
+            tl.debug_barrier()  # another thread may have stored what this one loads
             y = tl.load(y_ptrs, mask=mask, other=0.0)
             mask_ptrs = mask_ptr + pixel[:, None] * mask_pitch
             if BITS:

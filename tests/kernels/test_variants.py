@@ -17,6 +17,7 @@ from triton import knobs
 from triton.runtime import driver
 from bench.offline.cases import CASES
 from bench.offline.compiler import OfflineDriver
+from bench.offline.read_backs import early_read_backs
 from bench.offline.variants import Allocated, compile_variant, variants_of
 
 knobs.compilation.always_compile = True  # what the cache has is not stopped
@@ -29,9 +30,10 @@ for each in asked:
     assert isinstance(stopped, Allocated), stopped
     made = compile_variant(each, assembles=True)
     assert made.metadata.shared == stopped.shared_nbytes, each
+    assert early_read_backs(made.asm["ttgir"]) == stopped.early_read_backs == 0
     assert made.asm["cubin"]
 """
-SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, needs_wgmma=True, registers=255)
+SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, True, 0, registers=255)
 
 
 def variant(
@@ -155,6 +157,7 @@ def test_sums_are_used_once_their_products_have_ended(old: str, new: str, reads:
         ({"spilled_nbytes": 8}, "spills 8 bytes"),
         ({"serialized": True}, "serializes"),
         ({"early_arrivals": 2}, "arrives 2 times"),
+        ({"early_read_backs": 2}, "loads in 2 places"),
         ({"early_reads": 3}, "reads sums of products in 3 places"),
         ({"num_wgmma": 0}, "no warpgroup products"),
     ],

@@ -204,6 +204,7 @@ POOLED: Final = (
 )
 MASKED: Final = {"masked": True}
 BY_BITS: Final = {"masked": True, "bits": True}
+UNEVEN: Final = Layer(14, 24, 64, 5)  # Triton stores and loads 24 channels in two layouts
 TRANSPOSED: Final = Layer(128, 256, 512, 2, 2, pad=0)  # a decoder's windows of 2x2 side by side
 GRADIENTS: Final = (
     _at(BOX, MASKED, HALF),
@@ -222,6 +223,8 @@ GRADIENTS: Final = (
     *both(STRIDED, MASKED),
     _at(STRIDED, BY_BITS, HALF),
     _at(Layer(14, 24, 64), BY_BITS, WIDE),
+    _at(UNEVEN, MASKED, EXACT),
+    _at(UNEVEN, BY_BITS, EXACT),
     *both(TRANSPOSED, {"bias": True}),
     *both(SPREAD, MASKED),
 )
@@ -261,7 +264,13 @@ CASES = (
     KernelCase(
         conv2d_grad_input,
         _grad_input,
-        {**CHECKED, "masked": MASKED, "cells": {"masked": True, "cell": CELL}, "bits": BY_BITS},
+        {
+            **CHECKED,
+            "masked": MASKED,
+            "cells": {"masked": True, "cell": CELL},
+            "bits": BY_BITS,
+            "24 channels, masked": {"channels": 24, "taps": 5, **MASKED, **EXACT},
+        },
         GRADIENTS,
         (
             *measured("conv2d_grad_input", "vgg16"),
