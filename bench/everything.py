@@ -174,11 +174,12 @@ def join(folder: Path, name: str) -> None:
 
 
 def compare_with_keep(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Say whether a row has keep's bits where keep's row is another command's."""
+    """Say whether a row, if it is beside no keep yet, has the bits of another command's keep."""
     for kept in rows:
         alike = all(row.get(key) == kept.get(key) for key in ("net", "batch", "dtype"))
         ran = row.get("weights") and kept.get("weights")
-        if alike and ran and kept["policy"] == "keep" != row["policy"] and row["equal"] is None:
+        apart = row.get("equal") is None and "slowdown" not in row
+        if alike and ran and apart and kept["policy"] == "keep" != row["policy"]:
             row["equal"] = all(row[key] == kept[key] for key in ("weights", "losses"))
             row["slowdown"] = row["step_s"] / kept["step_s"]
 
