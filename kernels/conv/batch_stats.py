@@ -18,7 +18,6 @@ from triton import cdiv
 from ..language.channel_ranges import pitch_of
 from .tiles import (
     FEW_CHANNELS,
-    STEP_NBYTES,
     Box,
     Filter,
     Pair,
@@ -88,13 +87,13 @@ def moment_cells(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
     exact = dtype == torch.float32 and precision == "ieee"
-    if groups > 1 or exact or out_channels * dtype.itemsize % 16 != 0:
+    aligned = out_channels * dtype.itemsize % 16 == 0
+    if groups > 1 or exact or not aligned:
         return None
     if taps.in_channels < FEW_CHANNELS:
         tile = im2col_tile(taps)
         return MomentCells(out_sides, part_of(box_of(*out_sides, tile.pixels), tile.parts), False)
-    whole_steps = taps.in_channels * dtype.itemsize % (STEP_NBYTES // 2) == 0
-    if not whole_steps or out_channels < 2 * FEW_CHANNELS:
+    if taps.in_channels * dtype.itemsize % 16 != 0 or out_channels < FEW_CHANNELS:
         return None
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
     if one_by_one or stride == (1, 1):
@@ -102,7 +101,9 @@ def moment_cells(
         return _cells_at_stride_1(out_sides, replace(taps, stride=(1, 1)), dtype, flat)
     box = box_of(*out_sides, specialized_tile(taps, dtype).pixels)
     even = in_sides[0] % 2 == 0 and in_sides[1] % 2 == 0
-    if stride != (2, 2) or not even or not fits_specialized(taps, dtype, box, pooled=False):
+    many = out_channels >= 2 * FEW_CHANNELS
+    fits = many and even and fits_specialized(taps, dtype, box, pooled=False)
+    if stride != (2, 2) or not fits:
         return None
     return MomentCells(out_sides, box, flat=False)
 

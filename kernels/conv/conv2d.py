@@ -135,7 +135,7 @@ def _suits_im2col(y: Tensor, taps: Filter, precision: str) -> bool:
 
 
 def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
-    few = taps.out_channels < 2 * FEW_CHANNELS
+    few = taps.out_channels < FEW_CHANNELS
     return taps.stride == (1, 1) and not few and suits_descriptors(x, y, taps, precision)
 
 

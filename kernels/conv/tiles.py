@@ -27,6 +27,7 @@ SINGLE_THREAD_COLUMNS: Final = 8  # columns of a box from which a thread holds w
 MOST_IM2COL: Final = 32  # taps and channels in one step: more take too many registers
 ROWS_STAGES: Final = 3  # stages of rows that the taps of a column share
 ROWS_PACKED_STAGES: Final = 2  # stages of the weights of a column of taps
+MOST_EMPTY: Final = 1 / 8  # of the channels that specialised warps load
 LONG_SUM: Final = 36  # steps of a sum from which overlapping tiles gain nothing
 LONG_FLOAT32_SUM: Final = 128  # steps from which one large tile is faster than two residents
 
@@ -101,10 +102,9 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bo
 
 def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) -> Tile:
     """The tile of tma.py for a forward pass or a data gradient."""
-    widest = step_channels(dtype)
-    in_channels = widest if taps.in_channels % widest == 0 else widest // 2
+    in_channels = _box_step(taps.in_channels, step_channels(dtype))
     wide = taps.out_channels > 64
-    steps = taps.num_taps * taps.in_channels // in_channels
+    steps = taps.num_taps * triton.cdiv(taps.in_channels, in_channels)
     if not holds_large_tiles():
         return _small_box_tile(in_channels, wide, masked, pooled)
     if dtype == torch.float32:
@@ -115,6 +115,11 @@ def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) ->
         # Accumulators pass through shared memory too, which leaves one stage less.
         return replace(tile, num_stages=max(2, tile.num_stages - 1))
     return tile
+
+
+def _box_step(channels: int, widest: int) -> int:
+    """Channels of a step of tma.py: `widest`, or half of it where the last step is then fuller."""
+    return min((widest, widest // 2), key=lambda step: triton.cdiv(channels, step) * step)
 
 
 def _small_box_tile(in_channels: int, wide: bool, masked: bool, pooled: bool) -> Tile:
@@ -157,12 +162,15 @@ def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: boo
 
 
 def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
-    """Whether boxes suit specialised warps, and sums have whole steps of 128 bytes.
+    """Whether boxes suit specialised warps, and sums have steps of 128 bytes that are full enough.
 
-    float32 tiles must share rows: with a stage for each tap too little shared memory is left, and
-    256->256 @56 takes 2.90 ms instead of 2.60 ms. Pooling windows must lie in single threads.
+    At strides, where pixels of a row lie side by side, all steps must be whole. float32 tiles must
+    share rows: with a stage for each tap too little shared memory is left, and 256->256 @56 takes
+    2.90 ms instead of 2.60 ms. Pooling windows must lie in single threads.
     """
-    if taps.in_channels % step_channels(dtype) != 0:
+    step = step_channels(dtype)
+    empty = -taps.in_channels % step
+    if empty > (MOST_EMPTY * (taps.in_channels + empty) if taps.stride == (1, 1) else 0):
         return False
     if dtype == torch.float32 and not shares_rows(taps, box):
         return False
@@ -243,9 +251,12 @@ def has_descriptors(nhwc: Tensor) -> bool:
 
 
 def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
-    """Whether TMA can move both maps, and the sum has whole steps of 64 bytes."""
+    """Whether TMA can move both maps, and taps have a step of their own.
+
+    The last step of a tap has zeros behind its channels, times weights of the tap behind it.
+    """
     if taps.groups != 1 or not (has_descriptors(x) and has_descriptors(y)):
         return False
     if x.dtype == torch.float32 and precision == "ieee":
         return False
-    return taps.in_channels * x.dtype.itemsize % (STEP_NBYTES // 2) == 0
+    return taps.in_channels >= FEW_CHANNELS

@@ -147,6 +147,9 @@ CHECKED: Final[dict[str, Settings]] = {
     "1x1": {"taps": 1},
     "few channels": {"channels": 3},
     "few channels, tf32": {"channels": 3, **WIDE},
+    "40 channels": {"channels": 40},
+    "40 channels, 1x1, tf32": {"channels": 40, "taps": 1, **WIDE},
+    "120 channels": {"channels": 120},
     "in groups": {"groups": 4},
 }
 
@@ -182,6 +185,9 @@ FORWARD: Final = (
     _at(ROWS, RELU, HALF),
     _at(ROWS, RELU, WIDE, tuned=True),
     _at(Layer(14, 24, 128, stride=2), RELU, HALF),
+    *both(Layer(28, 72, 24, 1), RELU),
+    *both(Layer(14, 240, 80, 1), RELU),
+    *both(Layer(14, 120, 16), RELU),
 )
 MOMENTS: Final = tuple(
     _at(layer, {"moments": True, "bias": False, "out_precision": "ieee"}, kind)
@@ -190,6 +196,8 @@ MOMENTS: Final = tuple(
         (Layer(56, 64, 256, 1), HALF),
         (Layer(56, 64, 64), HALF),
         (Layer(56, 96, 128, 1), HALF),
+        (Layer(28, 24, 72, 1), HALF),
+        (Layer(28, 120, 40, 1), HALF),
         (Layer(112, 128, 128), WIDE),
         (Layer(56, 64, 256, 1), WIDE),
     )
@@ -225,6 +233,8 @@ GRADIENTS: Final = (
     _at(Layer(14, 24, 64), BY_BITS, WIDE),
     _at(UNEVEN, MASKED, EXACT),
     _at(UNEVEN, BY_BITS, EXACT),
+    *both(Layer(28, 72, 24, 1), MASKED),
+    *both(Layer(14, 72, 120), BY_BITS),
     *both(TRANSPOSED, {"bias": True}),
     *both(SPREAD, MASKED),
 )

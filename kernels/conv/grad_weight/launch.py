@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
+import torch
 from torch import Tensor, contiguous_format
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -116,6 +117,16 @@ def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
 
 
+def _swaps(tile: Tile, dtype: torch.dtype) -> bool:
+    """Whether products are of x by dy: the second operand is the wider one.
+
+    In bfloat16 the first has at least 64 channels, if one has, as Hopper's products of warpgroups.
+    """
+    dy_is_wider = tile.out_channels > tile.in_channels
+    narrow = min(tile.out_channels, tile.in_channels) < 64
+    return dy_is_wider is not (narrow and dtype == torch.bfloat16)
+
+
 def _launch_transposed(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
     splits: range,
@@ -149,7 +160,7 @@ def _launch_flat(
         splits.start, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype), STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -167,7 +178,7 @@ def _launch_per_sample(
         splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype), STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 

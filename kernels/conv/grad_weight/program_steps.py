@@ -90,8 +90,8 @@ def store_sum(
 def add_products(acc, dy, x, SWAP: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
     """acc + dy^T x over pixels, for dy [BLOCK_P, BLOCK_K] and x [BLOCK_P, BLOCK_C].
 
-    With SWAP acc is transposed. The second operand should be the wider one: products of 64 x 128
-    read three quarters of the bytes of shared memory that those of 128 x 64 read.
+    With SWAP acc is transposed. Of 64 channels or more the second operand should be the wider one:
+    products of 64 x 128 read three quarters of the bytes of shared memory of those of 128 x 64.
     """
     if SWAP:
         acc = tl.dot(x.T, dy, acc, input_precision=PRECISION)

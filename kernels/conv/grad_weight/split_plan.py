@@ -148,15 +148,15 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
 
 
 def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
-    """Whether TMA can load dy, and x unless it has few channels, in 64-byte steps."""
+    """Whether TMA can load dy, and x unless it has few channels."""
     if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
         return False
     if layer.dtype == torch.float32 and layer.precision == "ieee":
         return False
     itemsize = layer.dtype.itemsize
     few = layer.taps.in_channels < FEW_CHANNELS
-    whole = few or layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
-    return whole and layer.taps.out_channels * itemsize % 16 == 0
+    aligned = few or layer.taps.in_channels * itemsize % 16 == 0
+    return aligned and layer.taps.out_channels * itemsize % 16 == 0
 
 
 def _suits_transposing(layer: GradWeightShape) -> bool:

@@ -23,12 +23,14 @@ SHAPES = {
     "flat": Shape((5, 8, 12), (32, 72), **ONE, precision="tf32"),
     "one by one, stride 2": Shape((5, 11, 8), (32, 40), stride=(2, 2), **ONE, precision="tf32"),
     "stride 2": Shape((3, 12, 40), (64, 32), stride=(2, 2), precision="tf32"),
+    "no whole step": Shape((5, 6, 14), (24, 16), precision="tf32"),
+    "no whole step, specialized": Shape((5, 6, 14), (120, 40), **ONE, precision="tf32"),
 }
 WITHOUT = {
     "exact": Shape((2, 6, 6), (64, 64)),
     "groups": Shape((2, 6, 6), (64, 64), groups=2, precision="tf32"),
-    "odd channels": Shape((2, 6, 6), (24, 64), precision="tf32"),
-    "few outputs": Shape((2, 6, 6), (64, 16), precision="tf32"),
+    "odd channels": Shape((2, 6, 6), (26, 64), precision="tf32"),
+    "few outputs": Shape((2, 6, 6), (64, 8), precision="tf32"),
     "stride 2": SHAPES["stride 2"],  # in float32
     "stride 3": Shape((2, 6, 6), (64, 64), stride=(3, 3), precision="tf32"),
 }

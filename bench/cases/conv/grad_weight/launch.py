@@ -87,14 +87,18 @@ LAYERS: Final = (  # of products in bfloat16 by each of the algorithms
     *(Layer(56, 3, 64), Layer(56, 64, 64), Layer(56, 64, 128), Layer(56, 128, 128)),
     *(Layer(56, 128, 256), Layer(56, 256, 256), Layer(14, 512, 512), *BY_STRIDE),
 )
+UNEVEN: Final = (Layer(56, 72, 24, 1), Layer(56, 24, 120), Layer(14, 112, 40, 1))
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
 COMPILED: Final = (
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
+    *(each for layer in UNEVEN for each in _both_runs(layer, HALF)),
     *_both_runs(Layer(14, 128, 256), HALF, tuned=True),
     *_both_runs(Layer(56, 3, 64), WIDE),
     *_both_runs(Layer(56, 128, 256), WIDE, tuned=True),
     *_both_runs(Layer(224, 64, 64), WIDE),
+    *_both_runs(Layer(56, 24, 72), WIDE),
+    *_both_runs(Layer(56, 40, 120, 1), WIDE, wgmma=False),
     *_both_runs(SPREAD, WIDE, wgmma=False),
     *_both_runs(STRIDED, WIDE, wgmma=False),
     *_both_runs(Layer(56, 128, 256), EXACT),
