@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..codec.sign_bits import words_of
+from ..codec.sign_bits import WORD, words_of
 from ..language.channel_ranges import is_range, pitch_of
 from ..language.device import num_sms
 from ..language.gluon import swizzled
@@ -143,7 +143,9 @@ def launch_box(
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
     tile = specialized_tile(taps, x.dtype)
     box = (1, 1, tile.pixels) if flat else specialized_box(y, taps, epilogue)
-    if suits_specialized(taps, x.dtype, box, pooled=pooled):
+    # Masks by bytes of bits spill 720 bytes there, and a mask's form must not choose the kernel.
+    in_words = epilogue.mask is None or taps.out_channels % WORD == 0
+    if in_words and suits_specialized(taps, x.dtype, box, pooled=pooled):
         return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
     left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
     sum_apart(y, epilogue)
