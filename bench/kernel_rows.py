@@ -15,6 +15,17 @@ SETS = {
     "moments": "ResNet-50's convolutions that leave moments, N = 256",
     "fused": "VGG-16's convolutions, fused, N = 256",
     "linear": "VGG-16's linear layers, N = 256",
+    **{
+        f"{name}, depthwise{', channels first' if first else ''}": (
+            f"{title}'s depthwise convolutions, torch's channels {'first' if first else 'last'}"
+        )
+        for name, title in (
+            ("mobilenet_v3_large", "MobileNet-v3-large(256)"),
+            ("efficientnet_b0", "EfficientNet-B0(128)"),
+            ("convnext_tiny", "ConvNeXt-T(128)"),
+        )
+        for first in (False, True)
+    },
     "elementwise": "Elementwise, over 100 MB",
     "codecs": "Codecs, on sections of maps of 256 MiB",
 }

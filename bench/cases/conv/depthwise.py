@@ -1,11 +1,15 @@
 """Depthwise convolutions, and their gradients."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import torch
+from torch import Tensor, contiguous_format
+from torch.nn import functional
 
-from bench.cases.case import At, KernelCase
-from bench.cases.launch import Launch, Settings, launching
+from bench.cases.case import At, KernelCase, Measured
+from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, Settings, first_samples, launching, nchw
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.depthwise import (
     depthwise_conv2d,
@@ -30,20 +34,91 @@ def _precision(dtype: torch.dtype) -> dict[str, str]:
     return {"precision": "tf32" if dtype == F32 else "ieee"}
 
 
+class Layer(NamedTuple):
+    """A depthwise layer, and how many of it a network has."""
+
+    side: int
+    channels: int
+    taps: int
+    stride: int = 1
+    count: int = 1
+
+
+NETWORKS: Final = {
+    "mobilenet_v3_large": (256, (
+        Layer(112, 16, 3), Layer(112, 64, 3, 2), Layer(56, 72, 3), Layer(56, 72, 5, 2),
+        Layer(28, 120, 5, count=2), Layer(28, 240, 3, 2), Layer(14, 200, 3),
+        Layer(14, 184, 3, count=2), Layer(14, 480, 3), Layer(14, 672, 3), Layer(14, 672, 5, 2),
+        Layer(7, 960, 5, count=2),
+    )),
+    "efficientnet_b0": (128, (
+        Layer(112, 32, 3), Layer(112, 96, 3, 2), Layer(56, 144, 3), Layer(56, 144, 5, 2),
+        Layer(28, 240, 5), Layer(28, 240, 3, 2), Layer(14, 480, 3, count=2), Layer(14, 480, 5),
+        Layer(14, 672, 5, count=2), Layer(14, 672, 5, 2), Layer(7, 1152, 5, count=3),
+        Layer(7, 1152, 3),
+    )),
+    "convnext_tiny": (128, (
+        Layer(56, 96, 7, count=3), Layer(28, 192, 7, count=3), Layer(14, 384, 7, count=9),
+        Layer(7, 768, 7, count=3),
+    )),
+}  # fmt: skip
+
+
+def _peer(
+    o: Operands, x: Tensor, dy: Tensor, packed: Tensor, which: int | None,
+    geometry: dict[str, Any], result: Callable[[], Tensor], first: bool,
+) -> Peer:  # fmt: skip
+    """torch's output (`which` is None) or gradient, channels `first` or last; ours as `result`."""
+    pairs = tuple(geometry[name] for name in ("stride", "padding", "dilation"))
+    native = packed.permute(2, 0, 1)[:, None]  # [C, 1, R, S]
+    layout = contiguous_format if first else torch.channels_last
+    maps, grads, weight = (
+        each.contiguous(memory_format=layout) for each in (nchw(x), nchw(dy), native)
+    )
+
+    def run(maps: Tensor, grads: Tensor, weight: Tensor) -> Tensor:
+        if which is None:
+            return functional.conv2d(maps, weight, None, *pairs, len(weight))
+        wanted = [which == 0, which == 1, False]
+        operands = (grads, maps, weight, None, *pairs, False, (0, 0), len(weight), wanted)
+        gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(*operands)
+        return gradients[which]
+
+    def exact() -> Tensor:
+        samples = slice(None) if which == 1 else slice(EXACT_SAMPLES)
+        return run(maps[samples].double(), grads[samples].double(), weight.double())
+
+    part = (lambda found: found) if which == 1 else first_samples
+    return Peer(result, partial(run, maps, grads, weight), exact, part)
+
+
 def _forward(
-    o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16
-) -> Launch:
+    o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
+    first: bool | None = None,
+) -> Launch:  # fmt: skip
+    """With a peer whose channels are `first` or last, without a bias, if that is given."""
     out, packed, geometry = _layer(o, size, taps, stride, dtype)
-    operands = (o.randn(*size, dtype=dtype), packed, o.randn(size[3]), o.out(*out, dtype=dtype))
-    return launching(depthwise_conv2d, *operands, **geometry, **_precision(dtype))
+    x, y = o.randn(*size, dtype=dtype), o.out(*out, dtype=dtype)
+    bias = o.randn(size[3]) if first is None else None
+    peer = None
+    if first is not None:
+        peer = _peer(o, x, y, packed, None, geometry, lambda: nchw(y), first)
+    operands = (x, packed, bias, y)
+    return launching(depthwise_conv2d, *operands, peer=peer, **geometry, **_precision(dtype))
 
 
 def _grad_input(
-    o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16
-) -> Launch:
+    o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
+    first: bool | None = None,
+) -> Launch:  # fmt: skip
     out, packed, geometry = _layer(o, size, taps, stride, dtype)
-    operands = (o.randn(*out, dtype=dtype), packed, o.out(*size, dtype=dtype))
-    return launching(depthwise_conv2d_grad_input, *operands, **geometry, **_precision(dtype))
+    dy, dx = o.randn(*out, dtype=dtype), o.out(*size, dtype=dtype)
+    peer = None
+    if first is not None:
+        peer = _peer(o, dx, dy, packed, 0, geometry, lambda: nchw(dx), first)
+    operands = (dy, packed, dx)
+    settings = {**geometry, **_precision(dtype)}
+    return launching(depthwise_conv2d_grad_input, *operands, peer=peer, **settings)
 
 
 def _grad_weight(
@@ -52,13 +127,22 @@ def _grad_weight(
     taps: int = 3,
     stride: int = 1,
     dtype: torch.dtype = BF16,
-    first: bool = True,
+    starts: bool = True,
+    first: bool | None = None,
 ) -> Launch:
-    out, _, geometry = _layer(o, size, taps, stride, dtype)
+    out, packed, geometry = _layer(o, size, taps, stride, dtype)
     plan = depthwise_plan(out[1:3], size[3], (taps, taps))
     sums = o.out(plan.splits, size[3], taps, taps, 1, compared=lambda sums: sums.sum(0))
-    operands = (o.randn(*size, dtype=dtype), o.randn(*out, dtype=dtype), sums)
-    return launching(depthwise_conv2d_grad_weight, *operands, first=first, **geometry)
+    x, dy = o.randn(*size, dtype=dtype), o.randn(*out, dtype=dtype)
+    peer = None
+    if first is not None:
+
+        def gradient() -> Tensor:
+            return sums.sum(0).permute(0, 3, 1, 2)
+
+        peer = _peer(o, x, dy, packed, 1, geometry, gradient, first)
+    settings = {**geometry, "first": starts}
+    return launching(depthwise_conv2d_grad_weight, x, dy, sums, peer=peer, **settings)
 
 
 TF32 = 1e-4  # a value that is stored may round the other way
@@ -74,12 +158,37 @@ CHECKED: dict[str, Settings] = {
     "3x3 by 2": {"stride": 2},
     "7x7, float32": {"taps": 7, "dtype": F32},
 }
-CASES = (
-    KernelCase(depthwise_conv2d, _forward, CHECKED, COMPILED, odd=False, tolerance=TF32),
+
+
+def _measured(kernel: str) -> Iterator[Measured]:
+    """Layers of networks beside torch's kernels, whose channels are last or first."""
+    for network, (samples, layers) in NETWORKS.items():
+        for first, peer in ((False, "torch, channels last"), (True, "torch, channels first")):
+            for side, channels, taps, stride, count in layers:
+                yield Measured(
+                    kernel,
+                    (samples, side, side, channels),
+                    {"taps": taps, "stride": stride, "first": first},
+                    set=f"{network}, depthwise" + (", channels first" if first else ""),
+                    title=f"{channels} {taps}x{taps}{'/2' if stride > 1 else ''} @{side}",
+                    peer=peer,
+                    count=count,
+                )
+
+
+CASES = tuple(
     KernelCase(
-        depthwise_conv2d_grad_input, _grad_input, CHECKED, COMPILED, odd=False, tolerance=TF32
-    ),
-    KernelCase(
-        depthwise_conv2d_grad_weight, _grad_weight, CHECKED, COMPILED, odd=False, tolerance=TF32
-    ),
+        launcher,
+        make,
+        CHECKED,
+        COMPILED,
+        [*_measured(launcher.__name__)],
+        odd=False,
+        tolerance=TF32,
+    )
+    for launcher, make in (
+        (depthwise_conv2d, _forward),
+        (depthwise_conv2d_grad_input, _grad_input),
+        (depthwise_conv2d_grad_weight, _grad_weight),
+    )
 )
