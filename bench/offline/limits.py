@@ -12,6 +12,8 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
     (3, 6): {
         "conv.warp_specialized.conv_specialized_kernel": 40,  # 128x128 sums masked by sign bits
         "codec.to_host._values_kernel": 64,
+        # pointers to the sums of a band, where the kernel ends
+        "conv.grad_weight.transposed.grad_weight_transposed_kernel": 196,
     },
     (3, 7): {"conv.tma.conv_box_kernel": 304, "conv.pointer.conv_kernel": 112},
     (3, 9): {

@@ -16,6 +16,7 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
+from .bands import band_channels, filter_of
 from .tiles import (
     FEW_CHANNELS,
     Box,
@@ -28,6 +29,7 @@ from .tiles import (
     im2col_tile,
     part_of,
     specialized_tile,
+    step_channels,
 )
 
 MERGED: Final = {"BLOCK_P": 64, "BLOCK_C": 32, "num_warps": 4}  # cells, channels
@@ -82,13 +84,17 @@ def moment_cells(
     None where its kernel on Hopper stores no moments. On other GPUs `cell_moments` finds the
     moments of the same cells in the stored map.
     """
-    out_channels, in_channels, *size = shape
-    taps = Filter(
-        (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
-    )
+    out_channels, in_width, *size = shape
+    channels = in_width * groups, out_channels
+    band = band_channels(channels, groups, dtype, precision)
+    taps = filter_of(
+        channels, groups, band, size=(size[0], size[1]), stride=stride, padding=padding,
+        dilation=dilation,
+    )  # fmt: skip
     exact = dtype == torch.float32 and precision == "ieee"
     aligned = out_channels * dtype.itemsize % 16 == 0
-    if groups > 1 or exact or not aligned:
+    whole = groups == 1 or band % step_channels(dtype) == 0
+    if not (taps.suits_tiles and whole and aligned) or exact:
         return None
     if taps.in_channels < FEW_CHANNELS:
         tile = im2col_tile(taps)
@@ -101,7 +107,7 @@ def moment_cells(
         return _cells_at_stride_1(out_sides, replace(taps, stride=(1, 1)), dtype, flat)
     box = box_of(*out_sides, specialized_tile(taps, dtype).pixels)
     even = in_sides[0] % 2 == 0 and in_sides[1] % 2 == 0
-    many = out_channels >= 2 * FEW_CHANNELS
+    many = out_channels >= 2 * FEW_CHANNELS and band <= channels[0]
     fits = many and even and fits_specialized(taps, dtype, box, pooled=False)
     if stride != (2, 2) or not fits:
         return None

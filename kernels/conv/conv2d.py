@@ -25,6 +25,7 @@ from ..language.cost import costing
 from ..language.rounding import stored_reference
 from ..pointwise.activation_math import rectified_reference
 from . import cost
+from .bands import filter_of
 from .batch_stats import MomentCells, cell_moments, cell_moments_reference
 from .grad_bias import sum_cells_reference
 from .launch import (
@@ -37,6 +38,7 @@ from .launch import (
     sum_apart,
     weights_of,
 )
+from .pack_weight import of_groups
 from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
 
 
@@ -47,15 +49,17 @@ def conv2d(
     out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
-    """y [N, P, Q, K] = x [N, H, W, C] convolved with packed [K, R, S, C/g], plus bias, float32 [K].
+    """y [N, P, Q, K] = x [N, H, W, C] convolved with packed weights, plus bias, float32 [K].
 
+    packed [K, R, S, C/g], or of bands (bands.py), is that of `pack_weight`. With bands NaN and
+    infinity of an input channel make NaN of the output channels of other groups in its block too.
     `out_precision` is the precision of the products that read y, by default the same. With `relu`
     negative outputs become 0. `moments`, if given, get those that `cell_moments` finds for `cells`
     of y; x must start at a whole cell.
     """
     if y.numel() == 0:
         return
-    taps = _forward_filter(packed, stride, padding, dilation, groups)
+    taps = _filter(x, packed, groups, stride=stride, padding=padding, dilation=dilation)
     epilogue = Epilogue(
         bias, relu=relu, moments=moments, cells=cells, out_precision=out_precision or precision
     )
@@ -71,12 +75,12 @@ def conv2d_max_pool(
     """y [N, P//2, Q//2, K] = the maxima of windows 2x2 at stride 2 of the output of `conv2d`.
 
     codes, uint8 [N, P//2, Q//2, K//4], are the argmax codes of `max_pool2d_codes`: the tap of the
-    first maximum of a window, or of its last NaN. K/g must be a multiple of 4.
+    first maximum of a window, or of its last NaN. K/g must be a multiple of 4, or packed of bands.
     """
     if y.numel() == 0:
         return
-    taps = _forward_filter(packed, stride, padding, dilation, groups)
-    assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a group fill no bytes"
+    taps = _filter(x, packed, groups, stride=stride, padding=padding, dilation=dilation)
+    assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a block fill no bytes"
     epilogue = Epilogue(bias, relu=relu, codes=codes, out_precision=out_precision or precision)
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
@@ -90,7 +94,8 @@ def conv2d_grad_input(
 ) -> None:  # fmt: skip
     """The gradient dx [N, H, W, C] of `conv2d` from dy [N, P, Q, K] and flipped filters.
 
-    packed [C, R, S, K/g] is that of `pack_weight_grad_input`. The gradient is a convolution of dy
+    packed [C, R, S, K/g], or of bands, is that of `pack_weight_grad_input`. NaN and infinity spread
+    as in `conv2d`. The gradient is a convolution of dy
     spread out by the stride. With `bias`, float32 [C], it is the output of a transposed
     convolution, which may have rows and columns that no window reaches. Where `mask`, the output of
     a ReLU with the shape and type of dx, is not above zero, dx is 0. Sign bits of that output,
@@ -99,11 +104,9 @@ def conv2d_grad_input(
     """
     if dx.numel() == 0:
         return
-    in_channels, size_r, size_s, out_channels = packed.shape
+    _, size_r, size_s, _ = packed.shape
     flipped = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
-    taps = Filter(
-        (size_r, size_s), (1, 1), flipped, dilation, groups, out_channels, in_channels // groups
-    )
+    taps = _filter(dy, packed, groups, stride=(1, 1), padding=flipped, dilation=dilation)
     epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=out_precision or precision)
     if not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
         launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
@@ -115,13 +118,10 @@ def conv2d_grad_input(
         sum_apart(dx, epilogue)
 
 
-def _forward_filter(
-    packed: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Filter:
-    out_channels, size_r, size_s, in_channels = packed.shape
-    return Filter(
-        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
-    )
+def _filter(maps: Tensor, packed: Tensor, groups: int, **geometry: Pair) -> Filter:
+    out_channels, size_r, size_s, band = packed.shape
+    channels = (maps.shape[3], out_channels)
+    return filter_of(channels, groups, band, size=(size_r, size_s), **geometry)
 
 
 # Which kernel
@@ -129,7 +129,7 @@ def _forward_filter(
 
 def _suits_im2col(y: Tensor, taps: Filter, precision: str) -> bool:
     """Whether the input has few channels and TMA can store the output."""
-    few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
+    few = taps.in_channels < FEW_CHANNELS and taps.blocks == 1
     exact = y.dtype == torch.float32 and precision == "ieee"
     return few and not exact and has_descriptors(y)
 
@@ -174,6 +174,8 @@ def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precis
     """
     even = x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0
     if taps.stride != (2, 2) or not even or not suits_descriptors(x, y, taps, precision):
+        return False
+    if taps.in_channels > x.shape[3]:  # a band of even columns would read odd columns
         return False
     box, pooled = specialized_box(y, taps, epilogue), epilogue.codes is not None
     return taps.out_channels >= 2 * FEW_CHANNELS and suits_specialized(
@@ -228,7 +230,7 @@ def conv2d_reference(
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d` in torch."""
-    weight = _computed(packed).permute(0, 3, 1, 2)
+    weight = _computed(of_groups(packed, x.shape[3], groups)).permute(0, 3, 1, 2)
     x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
     with rounding(precision):
         for part, out in _runs(x, y):
@@ -276,7 +278,8 @@ def conv2d_grad_input_reference(
     sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d_grad_input` in torch."""
-    grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
+    own = _computed(of_groups(packed, dy.shape[3], groups))
+    grouped = own.unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
     weight = grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)
     rows = dx.shape[1]
     dy, reached = _rows_spread(dy, rows, packed.shape[1], stride, padding, dilation)

@@ -10,11 +10,13 @@ from ..language.cost import Cost, moved
 
 def convolution(
     maps: Tensor, sides: Sequence[int], packed: Tensor, *operands: Any,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], **settings: Any,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], width: int = 0,
+    **settings: Any,
 ) -> Cost:  # fmt: skip
     """The cost of a convolution of `maps` [N, H, W, C] that gives maps of these sides.
 
-    Every window has a multiply-add for each tap of packed [K, R, S, C/g]. All `operands` are moved.
+    Every window has a multiply-add for each tap of packed [K, R, S, C/g]. Of packed [K, R, S, band]
+    the C/g = `width` channels of a group count. All `operands` are moved.
     """
     pairs = pixels = 1
     steps = zip(stride, padding, dilation, strict=True)
@@ -23,27 +25,32 @@ def convolution(
         places = [i * step - pad + tap * spread for i in range(sides[axis]) for tap in range(taps)]
         inside = [place for place in places if 0 <= place < height]
         pairs, pixels = pairs * len(inside), pixels * len({*inside})
-    per_pair = packed.numel() / (packed.shape[1] * packed.shape[2])
+    per_pair = packed.shape[0] * (width or packed.shape[3])
     read = len(maps) * pixels * maps.shape[3] * maps.element_size()
     return Cost(2.0 * len(maps) * pairs * per_pair, read + moved(packed, operands, settings))
 
 
-def forward(x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, **settings: Any) -> Cost:
+def forward(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *, groups: int, **settings: Any
+) -> Cost:
     """The cost of `conv2d`."""
-    return convolution(x, y.shape[1:3], packed, bias, y, **settings)
+    width = x.shape[3] // groups
+    return convolution(x, y.shape[1:3], packed, bias, y, width=width, **settings)
 
 
 def max_pool(
-    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, **settings: Any
-) -> Cost:
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *, groups: int,
+    **settings: Any,
+) -> Cost:  # fmt: skip
     """The cost of `conv2d_max_pool`, with the outputs that pooling 2x2 reads."""
-    sides = [2 * side for side in y.shape[1:3]]
-    return convolution(x, sides, packed, bias, y, codes, **settings)
+    sides, width = [2 * side for side in y.shape[1:3]], x.shape[3] // groups
+    return convolution(x, sides, packed, bias, y, codes, width=width, **settings)
 
 
-def grad_input(dy: Tensor, packed: Tensor, dx: Tensor, **settings: Any) -> Cost:
+def grad_input(dy: Tensor, packed: Tensor, dx: Tensor, *, groups: int, **settings: Any) -> Cost:
     """The cost of `conv2d_grad_input`: the products of the forward pass, and both maps whole."""
-    flops = convolution(dx, dy.shape[1:3], packed, **settings).flops
+    width = dy.shape[3] // groups
+    flops = convolution(dx, dy.shape[1:3], packed, width=width, **settings).flops
     kept = {name: value for name, value in settings.items() if isinstance(value, Tensor)}
     return Cost(flops, moved(dy, packed, dx, kept))
 
@@ -57,12 +64,14 @@ def grad_weight(x: Tensor, dy: Tensor, partials: Tensor, *, first: bool, **setti
 
 def depthwise(x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, **settings: Any) -> Cost:
     """The cost of `depthwise_conv2d`, with packed [R, S, C]."""
-    return forward(x, packed.permute(2, 0, 1)[..., None], bias, y, **settings)
+    by_channel = packed.permute(2, 0, 1)[..., None]
+    return forward(x, by_channel, bias, y, groups=x.shape[3], **settings)
 
 
 def depthwise_grad_input(dy: Tensor, packed: Tensor, dx: Tensor, **settings: Any) -> Cost:
     """The cost of `depthwise_conv2d_grad_input`, with packed [R, S, C]."""
-    return grad_input(dy, packed.permute(2, 0, 1)[..., None], dx, **settings)
+    by_channel = packed.permute(2, 0, 1)[..., None]
+    return grad_input(dy, by_channel, dx, groups=dy.shape[3], **settings)
 
 
 def add_mask(dy: Tensor, packed: Tensor, *operands: Tensor) -> Cost:

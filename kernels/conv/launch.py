@@ -14,6 +14,7 @@ from ..language.channel_ranges import is_range, pitch_of
 from ..language.device import num_sms
 from ..language.gluon import swizzled
 from ..language.overrides import configured
+from .bands import alignment
 from .batch_stats import MomentCells
 from .grad_bias import side_of, sum_cells
 from .im2col import conv_im2col_kernel
@@ -112,16 +113,21 @@ def launch_pointer(
     pixels = num_samples * triton.cdiv(out_h, up[0]) * triton.cdiv(out_w, up[1])
     grid = (
         triton.cdiv(pixels, tile.pixels) * triton.cdiv(taps.out_channels, tile.out_channels),
-        taps.groups * up[0] * up[1],
+        taps.blocks * up[0] * up[1],
     )
+    mask_pitch = 0 if epilogue.mask is None else pitch_of(epilogue.mask)
+    pitches = pitch_of(x), mask_pitch, pitch_of(y)
+    sizes = taps.in_channels, taps.out_channels, *taps.channels, *pitches
+    align = gcd(alignment(taps), *sizes)
+    in_c, out_c, in_channels, channels, *pitches = (size // align for size in sizes)
     conv_kernel[grid](
         x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
         num_samples, x.shape[1], x.shape[2], out_h, out_w,
-        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
-        pitch_of(x), 0 if epilogue.mask is None else pitch_of(epilogue.mask), pitch_of(y),
+        in_c, out_c, *taps.widths, in_channels, channels, *taps.padding, *taps.dilation, *pitches,
         **taps.constants(), UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
-        **_flags(epilogue), FLATTEN=few, PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
+        **_flags(epilogue), BANDS=taps.has_bands, ALIGN=align, FLATTEN=few,
+        PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
@@ -144,7 +150,7 @@ def launch_box(
     tile = specialized_tile(taps, x.dtype)
     box = (1, 1, tile.pixels) if flat else specialized_box(y, taps, epilogue)
     # Masks by bytes of bits spill 720 bytes there, and a mask's form must not choose the kernel.
-    in_words = epilogue.mask is None or taps.out_channels % WORD == 0
+    in_words = epilogue.mask is None or taps.channels[1] % WORD == 0
     if in_words and suits_specialized(taps, x.dtype, box, pooled=pooled):
         return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
     left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
@@ -202,9 +208,10 @@ def launch_specialized(
         epilogue.mask_in(stored, gluon=True),
         swizzled(y, stored),
         epilogue.codes, epilogue.sums, moments,
-        num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
+        num_samples, height, width, taps.in_channels, taps.channels[1], pitch,
         *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
-        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        *taps.widths, taps.last_band,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue), BANDS=taps.has_bands,
         ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
         CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
@@ -238,9 +245,10 @@ def _launch_plain_box(
         epilogue.mask_in(stored, gluon=False),
         TensorDescriptor.from_tensor(y, stored),
         epilogue.codes, moments,
-        num_samples, height, width, taps.in_channels, taps.out_channels,
+        num_samples, height, width, taps.in_channels, taps.channels[1],
         *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
-        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        *taps.widths, taps.last_band,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue), BANDS=taps.has_bands,
         PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
@@ -280,7 +288,7 @@ def launch_im2col(
 
 def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) -> int:
     boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
-    return boxes * triton.cdiv(taps.out_channels, tile.out_channels)
+    return boxes * triton.cdiv(taps.channels[1], tile.out_channels)
 
 
 def _stored_box(box: Box, tile: Tile, pooled: bool) -> list[int]:

@@ -71,23 +71,33 @@ def _store_windows(
 @triton.jit(do_not_specialize=SIZES)
 def conv_kernel(
     x_ptr, packed_ptr, bias_ptr, mask_ptr, y_ptr, codes_ptr,
-    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, in_width, out_width,
+    in_channels, channels, pad_h, pad_w, dil_h, dil_w,
     x_pitch, mask_pitch, y_pitch,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, BITS: tl.constexpr, RELU: tl.constexpr,
-    POOL: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
-    OUT_PRECISION: tl.constexpr,
+    POOL: tl.constexpr, BANDS: tl.constexpr, ALIGN: tl.constexpr, FLATTEN: tl.constexpr,
+    PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
 
     UP is 1 in a forward convolution and the stride in a data gradient. The outputs of a gradient
-    form UP_H * UP_W phases. Those of a phase meet every STEP-th tap only. in_c and out_c are the
-    channels of one group. With FLATTEN taps and channels are one axis, for few channels.
+    form UP_H * UP_W phases. Those of a phase meet every STEP-th tap only. in_c are the channels of
+    a band, out_c those of a block (bands.py). Numbers of channels and pitches are in units of ALIGN
+    channels, so that Triton knows what divides them: 72->72/2 @112 else spills 3.5 KB of registers
+    (sm_90a, triton 3.9, 2026-11). With FLATTEN taps and channels are one axis, for few channels.
     """
+    in_c *= ALIGN
+    out_c *= ALIGN
+    in_channels *= ALIGN
+    channels *= ALIGN
+    x_pitch *= ALIGN
+    mask_pitch *= ALIGN
+    y_pitch *= ALIGN
     tiles_k = tl.cdiv(out_c, BLOCK_K)
-    group = tl.program_id(1) // (UP_H * UP_W)
+    block = tl.program_id(1) // (UP_H * UP_W)
     phase_h = tl.program_id(1) % (UP_H * UP_W) // UP_W
     phase_w = tl.program_id(1) % UP_W
     if POOL:
@@ -104,11 +114,15 @@ def conv_kernel(
     offs_k = tl.program_id(0) % tiles_k * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < out_c
     offs_c = tl.arange(0, BLOCK_C)
+    if BANDS:
+        mask_k &= block * out_c + offs_k < channels
+        band = tl.minimum(block * out_c // out_width * in_width, tl.maximum(in_channels - in_c, 0))
+        x_ptr += tl.multiple_of(band, ALIGN)
 
     in_row = row * STRIDE_H - pad_h
     in_column = column * STRIDE_W - pad_w
-    x_ptrs = x_ptr + sample * in_h * in_w * x_pitch + group * in_c  # [BLOCK_P]
-    packed_ptrs = packed_ptr + (group * out_c + offs_k).to(tl.int64) * (R * S * in_c)  # [BLOCK_K]
+    x_ptrs = x_ptr + sample * in_h * in_w * x_pitch  # [BLOCK_P]
+    packed_ptrs = packed_ptr + (block * out_c + offs_k).to(tl.int64) * (R * S * in_c)  # [BLOCK_K]
     acc = tl.zeros((BLOCK_P, BLOCK_K), tl.float32)
     if FLATTEN:
         for start in range(0, R * S * in_c, BLOCK_C):
@@ -140,6 +154,8 @@ def conv_kernel(
             mask_x = mask_p & (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
             offs_x = (h // UP_H * in_w + w // UP_W) * x_pitch
             mask_c = c < in_c
+            if BANDS:
+                mask_c &= c < in_channels
             x = tl.load(
                 (x_ptrs + offs_x)[:, None] + c[None, :],
                 mask=mask_x[:, None] & mask_c[None, :], other=0.0,
@@ -150,21 +166,21 @@ def conv_kernel(
             )  # [BLOCK_K, BLOCK_C]  # fmt: skip
             acc = add_product(acc, x, weight.T, PRECISION)
     if HAS_BIAS:
-        acc += tl.load(bias_ptr + group * out_c + offs_k, mask=mask_k, other=0.0)[None, :]
+        acc += tl.load(bias_ptr + block * out_c + offs_k, mask=mask_k, other=0.0)[None, :]
     if RELU:
         acc = rectified(acc)
     if POOL:
         num_windows = num_samples.to(tl.int64) * (out_h // 2) * (out_w // 2)
-        first_k = group * out_c
+        first_k = block * out_c
         rounded = stored(acc, y_ptr.dtype.element_ty, OUT_PRECISION).to(tl.float32)
         _store_windows(
             y_ptr + first_k, codes_ptr + first_k // 4, rounded,
             tl.program_id(0) // tiles_k, offs_k, num_windows,
-            groups * out_c, out_c, y_pitch, BLOCK_P, BLOCK_K,
+            channels, tl.minimum(out_c, channels - first_k), y_pitch, BLOCK_P, BLOCK_K,
         )  # fmt: skip
     else:
         pixel = (sample * out_h + row) * out_w + column
-        offs_k += group * out_c
+        offs_k += block * out_c
         y_ptrs = y_ptr + pixel[:, None] * y_pitch + offs_k[None, :]
         mask = mask_p[:, None] & mask_k[None, :]
         y = stored(acc, y_ptr.dtype.element_ty, OUT_PRECISION)

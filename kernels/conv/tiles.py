@@ -21,6 +21,7 @@ Pair = tuple[int, int]
 Box = tuple[int, int, int]
 
 FEW_CHANNELS: Final = 16  # channels below which taps and channels are one axis (im2col)
+TILE_CHANNELS: Final = 64  # output channels of the least tile that tensor descriptors store
 STEP_NBYTES: Final = 128  # bytes of channels in one step of a sum: a line, TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64  # samples of a box, at most
 SINGLE_THREAD_COLUMNS: Final = 8  # columns of a box from which a thread holds whole windows 2x2
@@ -40,9 +41,32 @@ class Filter:
     stride: Pair
     padding: Pair
     dilation: Pair
-    groups: int
-    in_channels: int  # of one group
-    out_channels: int  # of one group
+    blocks: int  # of output channels, each of which reads a band of input channels
+    in_channels: int  # of a band
+    out_channels: int  # of a block
+    widths: Pair  # input and output channels of a group, of which a block may join several
+    channels: Pair  # input and output channels of the maps
+
+    @property
+    def last_band(self) -> int:
+        """The input channel at which the last band starts."""
+        return max(0, self.channels[0] - self.in_channels)
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether there are several groups."""
+        return self.widths != self.channels
+
+    @property
+    def merges_groups(self) -> bool:
+        """Whether blocks have outputs of several groups, or bands inputs of several."""
+        alone = self.in_channels == self.widths[0] and self.widths[1] % self.out_channels == 0
+        return self.has_bands and not alone
+
+    @property
+    def suits_tiles(self) -> bool:
+        """Whether every tile of output channels lies in one block."""
+        return self.blocks == 1 or self.out_channels % TILE_CHANNELS == 0
 
     @property
     def num_taps(self) -> int:
@@ -92,7 +116,7 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bo
         return Tile(64, block_of(taps.out_channels, 16, 64), block_of(step, 16, 32), 8, 2)
     # ptxas serializes the products of a float32 tile of 128x128 by 8 warps (triton 3.6, sm_90a).
     out_channels = block_of(taps.out_channels, 16, 64 if dtype == torch.float32 else 128)
-    in_channels = block_of(step, 16, step_channels(dtype))
+    in_channels = block_of(step, 16, MOST_IM2COL if few else step_channels(dtype))
     num_stages = fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
     if few and step <= in_channels:
         num_stages = 1
@@ -253,9 +277,12 @@ def has_descriptors(nhwc: Tensor) -> bool:
 def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
     """Whether TMA can move both maps, and taps have a step of their own.
 
-    The last step of a tap has zeros behind its channels, times weights of the tap behind it.
+    The last step of a tap has zeros behind its channels, times weights of the tap behind it. Bands
+    have whole steps.
     """
-    if taps.groups != 1 or not (has_descriptors(x) and has_descriptors(y)):
+    if not (taps.suits_tiles and has_descriptors(x) and has_descriptors(y)):
+        return False
+    if taps.has_bands and taps.in_channels % step_channels(x.dtype) != 0:
         return False
     if x.dtype == torch.float32 and precision == "ieee":
         return False

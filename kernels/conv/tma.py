@@ -10,26 +10,30 @@ import triton.language as tl
 
 from .epilogue import store_sums
 
-SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
+SIZES: Final = (
+    "num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w",
+    "in_width", "out_width", "last_band",
+)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w,
+    mask_n, mask_h, mask_w, in_width, out_width, last_band,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     BITS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
     OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr, BANDS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Stride 1. A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
-    The taps of a row of weights lie packed_h and packed_w elements apart. The box is operand B of
-    the products. As operand A its reshape would go through registers, which gave wrong sums that
-    changed from run to run (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
+    The taps of a row of weights lie packed_h and packed_w elements apart. With BANDS a tile of
+    output channels reads a band of in_c input channels (bands.py), else the first in_c. The box is
+    operand B of the products. As operand A its reshape would go through registers, which gave wrong
+    sums that changed from run to run (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
     """
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
@@ -43,12 +47,13 @@ def conv_box_kernel(
         w = box % tiles_w * BLOCK_W
         h = box // tiles_w % tiles_h * BLOCK_H
         n = box // (tiles_w * tiles_h) * BLOCK_N
+        band = tl.minimum(k // out_width * in_width, last_band) if BANDS else 0
         acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
         for step in tl.range(0, R * S * tiles_c, num_stages=STAGES):
             r = step % R
             s = step // R // tiles_c
             c = step // R % tiles_c * BLOCK_C
-            x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, c])
+            x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, band + c])
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         store_sums(

@@ -30,7 +30,10 @@ from .warp_specialized_epilogue import (
     store_tile,
 )
 
-SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
+SIZES: Final = (
+    "num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w",
+    "in_width", "out_width", "last_band",
+)  # fmt: skip
 
 
 @gluon.jit
@@ -43,9 +46,16 @@ def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
 
 
 @gluon.jit
+def _band_of(k, bands, BANDS: gl.constexpr):
+    """The first input channel that the tile of output channels from k on reads."""
+    in_width, out_width, last_band = bands
+    return gl.minimum(k // out_width * in_width, last_band) if BANDS else 0
+
+
+@gluon.jit
 def _load_boxes(
     x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring of stages, one step of one tile after the other.
 
@@ -60,6 +70,7 @@ def _load_boxes(
     phase = 1
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        band = _band_of(k, bands, BANDS)
         for step in range(R * S * steps_c):
             r = step % R
             s = step // R // steps_c
@@ -70,9 +81,10 @@ def _load_boxes(
             row = r * dil_h - pad_h
             column = s * dil_w - pad_w
             if AXES == 5:
-                place = [n, h + (row >> 1), row & 1, w + (column >> 1), (column & 1) * pitch + c]
+                channel = (column & 1) * pitch + band + c
+                place = [n, h + (row >> 1), row & 1, w + (column >> 1), channel]
             else:
-                place = [n, h + row, w + column, c]
+                place = [n, h + row, w + column, band + c]
             load_box(x_desc, place, bar, x_bufs.index(stage))
             place = [k, r * packed_h + s * packed_w + c]
             load_box(packed_desc, place, bar, packed_bufs.index(stage))
@@ -85,7 +97,8 @@ def _load_boxes(
 @gluon.jit
 def _load_rows(
     x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    tiles, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    BANDS: gl.constexpr,
 ):  # fmt: skip
     """`_load_boxes` with stages of the rows that the R taps of a column read, and of R weights."""
     BLOCK_C: gl.constexpr = x_rows.shape[2]
@@ -97,6 +110,7 @@ def _load_rows(
     count = 0
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        band = _band_of(k, bands, BANDS)
         for step in range(S * steps_c):
             column = w - pad_w + step // steps_c * dil_w
             c = step % steps_c * BLOCK_C
@@ -105,11 +119,11 @@ def _load_rows(
             bar = full.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + edge_desc.block_type.nbytes)
             rows = reinterpreted(x_rows.index(stage * HEIGHT), x_desc.dtype, BOX, x_desc.layout)
-            load_box(x_desc, [n, h - pad_h, column, c], bar, rows)
+            load_box(x_desc, [n, h - pad_h, column, band + c], bar, rows)
             rows = x_rows.index(stage * HEIGHT + BLOCK[1])
             rows = reinterpreted(rows, x_desc.dtype, EDGE, edge_desc.layout)
             row = h - pad_h + BLOCK[1]
-            load_box(edge_desc, [n, row, column, c], bar, rows)
+            load_box(edge_desc, [n, row, column, band + c], bar, rows)
 
             stage = count % packed_full.shape[0]
             mbarrier.wait(packed_empty.index(stage), count // packed_full.shape[0] & 1 ^ 1)
@@ -125,18 +139,18 @@ def _load_rows(
 @gluon.jit
 def _load(
     x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, pitch, steps_c, offsets,
-    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr,
+    tiles, pitch, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    ROWS: gl.constexpr, BANDS: gl.constexpr,
 ):  # fmt: skip
     if ROWS > 1:
         _load_rows(
             x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
-            packed_empty, tiles, steps_c, offsets, R, S, BLOCK,
+            packed_empty, tiles, steps_c, offsets, bands, R, S, BLOCK, BANDS,
         )  # fmt: skip
     else:
         _load_boxes(
             x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-            R, S, BLOCK,
+            bands, R, S, BLOCK, BANDS,
         )  # fmt: skip
 
 
@@ -258,20 +272,21 @@ def _rows(x_desc, COUNT: gl.constexpr):
 def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w,
+    mask_n, mask_h, mask_w, in_width, out_width, last_band,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
-    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, BANDS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
     At stride 2 a tap reads one of the four maps of even or odd rows and columns. The taps of a row
-    of weights lie packed_h and packed_w elements apart. With POOL the maxima of windows 2x2 are
-    stored; height and width then count only rows and columns in windows, and boxes have at least 8
-    columns, so that no two threads share a window. CELL, if not 0, is the side of cells of the
-    stored map whose sums are stored. With MOMENTS the moments of each box are stored.
+    of weights lie packed_h and packed_w elements apart. With BANDS a tile of output channels reads
+    a band of in_c input channels (bands.py), else the first in_c. With POOL the maxima of windows
+    2x2 are stored; height and width then count only rows and columns in windows, and boxes have at
+    least 8 columns, so that no two threads share a window. CELL, if not 0, is the side of cells of
+    the stored map whose sums are stored. With MOMENTS the moments of each box are stored.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
     SIDE: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # of a cell or of a window
@@ -317,7 +332,8 @@ def conv_specialized_kernel(
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
                 full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
-                (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w), R, S, BLOCK, ROWS,
+                (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w),
+                (in_width, out_width, last_band), R, S, BLOCK, ROWS, BANDS,
             )),
         ],
         [4, 1],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.cases.case import kernel_cases
-from bench.cases.conv.layers import RESNET50, VGG16
+from bench.cases.conv.layers import GROUPED, NETWORKS, RESNET50, VGG16
 from bench.cases.launch import Call, Launch
 from bench.cases.operands import Operands
 from bench.kernel_rates import MOST_SHARE, MeasuredCase, measured_cases, rates_of, recomputed
@@ -33,6 +33,18 @@ def test_layers_are_those_of_the_networks() -> None:
     assert [sum(layer.count for layer in net) for net in (VGG16, RESNET50)] == [13, 53]
     macs = [sum(layer.count * layer.macs for layer in net) for net in (VGG16, RESNET50)]
     assert macs == [VGG16_MACS, RESNET50_MACS]
+
+
+def test_layers_in_groups_are_those_of_the_networks() -> None:
+    """Each has as many 3x3 convolutions in groups as blocks; ResNeXt-50 32x4d from 128 channels."""
+    counts = {name: sum(layer.count for layer in NETWORKS[name]) for name in GROUPED}
+    assert counts == {
+        "resnext50": 16, "resnext101": 33, "regnet_y_400mf": 16, "regnet_y_3_2gf": 21,
+    }  # fmt: skip
+    shapes = [(layer.side, layer.shape, layer.stride) for layer in NETWORKS["resnext50"]]
+    assert shapes[:2] == [(56, (128, 4, 3, 3), 1), (56, (256, 8, 3, 3), 2)]
+    assert shapes[-1] == (7, (1024, 32, 3, 3), 1)
+    assert {layer.shape[1] for layer in NETWORKS["regnet_y_3_2gf"]} == {24}
 
 
 def test_rows_are_of_all_sets_and_each_once() -> None:

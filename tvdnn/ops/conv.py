@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from ..graph import POOL_2X2, Kind, Op, Use
+from ..kernels.conv.bands import packed_shape, packed_shape_grad_input
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
 from ..kernels.conv.depthwise import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
@@ -67,9 +68,7 @@ def _rectify(b: Builder, op: Op) -> None:
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
     """The convolution and its fused ops."""
     x, bias = b.input_of(op), op.params[1]
-    k, c, r, s = filter_shape(b, op)
-    packed = b.add_weight_copy(op, "pack", f"packed {op.name}", (k, r, s, c))
-    reads, flops = (Use(x, halo=halo_of(b, op)), packed), _flops(b, op)
+    reads, flops = (Use(x, halo=halo_of(b, op)), pack(b, op)), _flops(b, op)
     b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
 
 
@@ -147,12 +146,22 @@ def _map_shape(b: Builder, op: Op) -> tuple[int, ...]:
     return (n, *op.attrs.get("sides", (p, q)), k)
 
 
+def pack(b: Builder, op: Op) -> Use:
+    """The copy of the weight that a convolution wants."""
+    shape = packed_shape(filter_shape(b, op), **_packing(b, op))
+    return b.add_weight_copy(op, "pack", f"packed {op.name}", shape)
+
+
 def pack_grad_input(b: Builder, op: Op) -> Use:
     """The copy of the weight that a data gradient wants."""
-    k, c, r, s = filter_shape(b, op)
-    groups = op.attrs["groups"]
-    shape = (c * groups, r, s, k // groups)
+    shape = packed_shape_grad_input(filter_shape(b, op), **_packing(b, op))
     return b.add_weight_copy(op, "pack_grad_input", f"packed grad {op.name}", shape)
+
+
+def _packing(b: Builder, op: Op) -> dict[str, Any]:
+    """What the bands of a layer's input channels depend on."""
+    settings = _settings(b, op)
+    return {name: settings[name] for name in ("groups", "dtype", "precision")}
 
 
 def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:

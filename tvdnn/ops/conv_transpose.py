@@ -12,9 +12,9 @@ from .conv import (
     PRODUCTS,
     add_grad_weight,
     add_param_grads,
-    filter_shape,
     grad_halo_of,
     halo_of,
+    pack,
     pack_grad_input,
 )
 from .conv_launches import LAUNCHES, spreading_of, storing_of
@@ -45,9 +45,7 @@ def backward(b: Builder, op: Op) -> None:
     dy, value = b.grad_of(op), op.inputs[0]
     dy = add_param_grads(b, op, dy, dy, lambda dy: add_grad_weight(b, op, b.input_of(op), dy))
     if b.needs_grad(value):
-        k, c, r, s = filter_shape(b, op)
-        packed = b.add_weight_copy(op, "pack", f"packed {op.name}", (k, r, s, c))
-        reads = (Use(dy, halo=halo_of(b, op)), packed)
+        reads = (Use(dy, halo=halo_of(b, op)), pack(b, op))
         b.add_pass(op, "grad_input", reads, (Use(b.new_grad(value)),), flops=_flops(b, op))
 
 

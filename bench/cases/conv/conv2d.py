@@ -8,7 +8,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.cases.case import At, KernelCase
-from bench.cases.conv.layers import Layer, Tensors, exactly, few, measured, of_layer
+from bench.cases.conv.layers import (
+    Layer,
+    Tensors,
+    exactly,
+    few,
+    measured,
+    measured_in_groups,
+    of_layer,
+)
 from bench.cases.launch import Call, Launch, Peer, Settings, first_samples, launching, nchw
 from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells
@@ -139,6 +147,8 @@ def _with_moments(o: Operands, size: Shape, layer: Layer, dtype: torch.dtype = B
 
 
 EXACT, HALF, WIDE = {"dtype": F32, "precision": "ieee"}, {"dtype": BF16}, {"dtype": F32}
+WIDTHS: Final = (2, 4, 8, 16, 32, 64)  # channels of groups
+FOURS: Final = Layer(8, 128, 128, groups=32)
 CHECKED: Final[dict[str, Settings]] = {
     "bf16": HALF,
     "tf32": WIDE,
@@ -151,6 +161,12 @@ CHECKED: Final[dict[str, Settings]] = {
     "40 channels, 1x1, tf32": {"channels": 40, "taps": 1, **WIDE},
     "120 channels": {"channels": 120},
     "in groups": {"groups": 4},
+    **{f"groups of {each}": {"layer": Layer(8, 128, 128, groups=128 // each)} for each in WIDTHS},
+    "groups of 4, tf32": {"layer": FOURS, **WIDE},
+    "groups of 4, fp32": {"layer": FOURS, **EXACT},
+    "groups of 16, stride 2": {"layer": Layer(8, 64, 64, stride=2, groups=4)},
+    "groups of 8, tf32, stride 2": {"layer": Layer(8, 104, 104, stride=2, groups=13), **WIDE},
+    "groups of 24, dilated": {"layer": Layer(9, 72, 72, stride=3, dilation=2, groups=3)},
 }
 
 
@@ -181,7 +197,14 @@ FORWARD: Final = (
     _at(Layer(14, 96, 40), RELU, HALF, tuned=True),
     *both(STRIDED, RELU),
     _at(Layer(14, 64, 128), RELU, EXACT),
-    _at(Layer(14, 64, 64, groups=64), RELU, HALF, wgmma=False),
+    _at(Layer(14, 36, 36, groups=9), RELU, HALF, wgmma=False),  # TMA moves multiples of 16 bytes
+    *both(Layer(56, 128, 128, groups=32), RELU),
+    *both(Layer(56, 256, 256, stride=2, groups=32), RELU),
+    *both(Layer(112, 72, 72, stride=2, groups=3), RELU),
+    _at(Layer(28, 216, 216, groups=9), RELU, HALF),
+    _at(Layer(14, 256, 256, groups=2), RELU, HALF),
+    _at(Layer(14, 128, 128, groups=32), RELU, EXACT),
+    _at(Layer(15, 72, 72, stride=3, groups=3), RELU, HALF),  # by pointers
     _at(ROWS, RELU, HALF),
     _at(ROWS, RELU, WIDE, tuned=True),
     _at(Layer(14, 24, 128, stride=2), RELU, HALF),
@@ -200,6 +223,8 @@ MOMENTS: Final = tuple(
         (Layer(28, 120, 40, 1), HALF),
         (Layer(112, 128, 128), WIDE),
         (Layer(56, 64, 256, 1), WIDE),
+        (Layer(56, 128, 128, groups=32), HALF),
+        (Layer(56, 256, 256, stride=2, groups=32), HALF),
     )
 )
 POOLED: Final = (
@@ -209,6 +234,7 @@ POOLED: Final = (
     _at(Layer(56, 128, 256), HALF),
     _at(STRIDED, HALF),
     _at(LARGE, WIDE),
+    _at(Layer(56, 128, 128, groups=32), HALF),
 )
 MASKED: Final = {"masked": True}
 BY_BITS: Final = {"masked": True, "bits": True}
@@ -237,6 +263,11 @@ GRADIENTS: Final = (
     *both(Layer(14, 72, 120), BY_BITS),
     *both(TRANSPOSED, {"bias": True}),
     *both(SPREAD, MASKED),
+    *both(Layer(56, 128, 128, groups=32), MASKED),
+    *both(Layer(56, 128, 128, groups=32), BY_BITS),
+    *both(Layer(56, 256, 256, stride=2, groups=32), MASKED),
+    _at(Layer(56, 128, 128, groups=32), MASKED, {"cell": 8}, HALF),
+    _at(Layer(28, 216, 216, stride=3, groups=9), MASKED, HALF),  # by pointers
 )
 SMALL_MOMENTS: Final = Layer(9, 3, 32, 7, 2)
 CASES = (
@@ -248,6 +279,7 @@ CASES = (
         (
             *measured("conv2d", "vgg16", bias=False),
             *measured("conv2d", "resnet50", bias=False),
+            *measured_in_groups("conv2d", bias=False),
             *measured("conv2d, ReLU", "vgg16", of="fused", relu=True),
             *measured(
                 "conv2d, moments",
@@ -265,7 +297,12 @@ CASES = (
     KernelCase(
         conv2d_max_pool,
         _max_pool,
-        {"bf16": HALF, "few channels": {"channels": 3}, "tf32": WIDE},
+        {
+            "bf16": HALF,
+            "few channels": {"channels": 3},
+            "tf32": WIDE,
+            "groups of 4": {"layer": FOURS},
+        },
         POOLED,
         measured("conv2d_max_pool", "vgg16", of="fused"),
         odd=False,
@@ -279,12 +316,15 @@ CASES = (
             "masked": MASKED,
             "cells": {"masked": True, "cell": CELL},
             "bits": BY_BITS,
+            "groups of 4, bits": {"layer": FOURS, **BY_BITS},
+            "groups of 8, masked": {"layer": Layer(8, 104, 104, groups=13), **MASKED},
             "24 channels, masked": {"channels": 24, "taps": 5, **MASKED, **EXACT},
         },
         GRADIENTS,
         (
             *measured("conv2d_grad_input", "vgg16"),
             *measured("conv2d_grad_input", "resnet50"),
+            *measured_in_groups("conv2d_grad_input"),
             *measured("conv2d_grad_input, mask", "vgg16", of="fused", masked=True),
         ),
         odd=False,

@@ -1,7 +1,7 @@
-"""Square convolutions, and those of VGG-16 and ResNet-50."""
+"""Square convolutions: those of VGG-16 and ResNet-50, and those in groups of other networks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from math import nan
 from typing import Any, Final
@@ -12,6 +12,7 @@ from torch import Tensor
 from bench.cases.case import Measured
 from bench.cases.launch import EXACT_SAMPLES, Launch, nchw
 from bench.cases.operands import BF16, Operands, Shape
+from tvdnn.kernels.conv.bands import packed_shape, packed_shape_grad_input
 from tvdnn.kernels.conv.batch_stats import MomentCells, moment_cells
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.language.rounding import stored_reference
@@ -36,9 +37,9 @@ class Layer:
     @property
     def name(self) -> str:
         stride = f"/{self.stride}" if self.stride > 1 else ""
-        return (
-            f"{self.in_channels}->{self.out_channels} {self.taps}x{self.taps}{stride} @{self.side}"
-        )
+        groups = f" in {self.groups}" if self.groups > 1 else ""
+        channels = f"{self.in_channels}->{self.out_channels}{groups}"
+        return f"{channels} {self.taps}x{self.taps}{stride} @{self.side}"
 
     @property
     def padding(self) -> int:
@@ -52,7 +53,7 @@ class Layer:
     @property
     def macs(self) -> int:
         """Products that one sample takes, products with padding included."""
-        return self.out_side**2 * self.out_channels * self.in_channels * self.taps**2
+        return self.out_side**2 * self.out_channels * self.shape[1] * self.taps**2
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -103,8 +104,49 @@ RESNET50: Final = (
     *_stage(28, 512, 256, 6, 2),
     *_stage(14, 1024, 512, 3, 2),
 )
-NETWORKS: Final = {"vgg16": VGG16, "resnet50": RESNET50}
+
+
+def _in_groups(
+    side: int, widths: tuple[int, ...], depths: tuple[int, ...], group: int, *, strided: int = 0
+) -> tuple[Layer, ...]:
+    """The 3x3 convolutions of stages in groups of `group` channels, on maps of `side` at first.
+
+    From stage `strided` on the first of a stage has stride 2.
+    """
+    layers: list[Layer] = []
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        if stage >= strided:
+            layers.append(Layer(side, width, width, stride=2, groups=width // group))
+            side //= 2
+        count = depth - (stage >= strided)
+        if count:
+            layers.append(Layer(side, width, width, count=count, groups=width // group))
+    return tuple(layers)
+
+
+def _resnext(group: int, depths: tuple[int, ...]) -> tuple[Layer, ...]:
+    """The convolutions in 32 groups, of `group` channels in the first stage."""
+    return tuple(
+        replace(each, groups=32)
+        for each in _in_groups(56, tuple(32 * group << i for i in range(4)), depths, 1, strided=1)
+    )
+
+
+RESNEXT50: Final = _resnext(4, (3, 4, 6, 3))
+RESNEXT101: Final = _resnext(8, (3, 4, 23, 3))
+REGNET_Y_400MF: Final = _in_groups(112, (48, 104, 208, 440), (1, 3, 6, 6), 8)
+REGNET_Y_3_2GF: Final = _in_groups(112, (72, 216, 576, 1512), (2, 5, 13, 1), 24)
+NETWORKS: Final = {
+    "vgg16": VGG16,
+    "resnet50": RESNET50,
+    "resnext50": RESNEXT50,  # 32x4d
+    "resnext101": RESNEXT101,  # 32x8d
+    "regnet_y_400mf": REGNET_Y_400MF,
+    "regnet_y_3_2gf": REGNET_Y_3_2GF,
+}
+GROUPED: Final = ("resnext50", "resnext101", "regnet_y_400mf", "regnet_y_3_2gf")
 SMALL: Final = Layer(7, 8, 16, 3, 2)  # which tests compare with cuDNN's counterpart
+SMALL_GROUPED: Final = Layer(7, 64, 64, 3, 2, groups=16)
 
 
 GEOMETRY: Final = {each.name for each in fields(Layer)}
@@ -126,9 +168,11 @@ class Tensors:
         dy = (samples, layer.out_side, layer.out_side, layer.out_channels)
         self.x, self.dy = o.randn(*x, dtype=dtype), o.randn(*dy, dtype=dtype)
         self.weight, self.bias = o.randn(k, c, taps, taps) * (c * taps**2) ** -0.5, o.randn(k)
-        self.packed = torch.full((k, taps, taps, c), nan, dtype=dtype, device=o.device)
-        turned = (layer.in_channels, taps, taps, k // layer.groups)
-        self.packed_grad = torch.full(turned, nan, dtype=dtype, device=o.device)
+        packs = {"groups": layer.groups, "dtype": dtype, "precision": precision}
+        shapes = packed_shape(layer.shape, **packs), packed_shape_grad_input(layer.shape, **packs)
+        self.packed, self.packed_grad = (
+            torch.full(shape, nan, dtype=dtype, device=o.device) for shape in shapes
+        )
         if o.holds_values:
             packing = {"groups": layer.groups, "precision": precision}
             pack_weight(self.weight, self.packed, **packing)
@@ -209,4 +253,15 @@ def measured(
         for layer in NETWORKS[network]
         if not ("grad_input" in kernel and layer.in_channels == 3)
         and not (moments and layer.cells(torch.bfloat16) is None)
+    ]
+
+
+def measured_in_groups(
+    kernel: str, make: Callable[..., Launch] | None = None, **settings: Any
+) -> list[Measured]:
+    """Rows of the convolutions in groups of networks that have such."""
+    return [
+        row
+        for network in GROUPED
+        for row in measured(kernel, network, small=SMALL_GROUPED, make=make, **settings)
     ]

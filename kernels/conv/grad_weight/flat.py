@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .program_steps import (
     add_products,
+    first_channel,
     first_run,
     load_sum,
     next_run,
@@ -64,12 +65,12 @@ def _add_edge(
 
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_flat_kernel(
-    x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums_desc,
+    x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums, bands,
     num_samples, height, width, in_c, out_c, x_pitch, dy_pitch, unit, splits, edges,
     range_start, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    SWAP: tl.constexpr, STAGES: tl.constexpr,
+    SWAP: tl.constexpr, MERGED: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program sums one tap at stride 1. Rows outside the map are loaded as zeros.
 
@@ -78,9 +79,10 @@ def grad_weight_flat_kernel(
     k, c, tap, row = part_of(
         tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R * S, BLOCK_K, BLOCK_C
     )
+    c += first_channel(k, bands)
     shift_h = tap // S * dil_h - pad_h
     shift_w = tap % S * dil_w - pad_w
-    acc = load_sum(sums_desc, row, k, tap, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
+    acc = load_sum(sums, bands, row, k, tap, c, FIRST, SWAP, MERGED, BLOCK_K, BLOCK_C)
     split = range_start + row
     if split >= splits:
         acc = -acc
@@ -94,7 +96,7 @@ def grad_weight_flat_kernel(
             edge, edge + shift_w + side * width, shift_h - side, k, c, dy_pitch, x_pitch,
             PRECISION, BLOCK_E, BLOCK_K, BLOCK_C, SWAP, STAGES,
         )  # fmt: skip
-        store_sum(sums_desc, -acc, row, k, tap, c, SWAP, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, -acc, row, k, tap, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
     else:
         pixels, shift = height * width, shift_h * width + shift_w
         first_n, first_pixel, share, steps = first_run(
@@ -108,17 +110,17 @@ def grad_weight_flat_kernel(
             n, pixel, home, left = next_run(
                 n, pixel, home, left, pixels, first_n, first_pixel, unit, share, BLOCK_P
             )
-        store_sum(sums_desc, acc, row, k, tap, c, SWAP, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, acc, row, k, tap, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_taps_kernel(
-    x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums_desc,
+    x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums, bands,
     num_samples, height, width, in_c, out_c, x_pitch, dy_pitch, unit, splits, edges,
     range_start, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    SWAP: tl.constexpr, STAGES: tl.constexpr,
+    SWAP: tl.constexpr, MERGED: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """The flat kernel for a row of three taps, which share the loads of dy.
 
@@ -128,10 +130,11 @@ def grad_weight_taps_kernel(
     k, c, r, row = part_of(
         tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R, BLOCK_K, BLOCK_C
     )
+    c += first_channel(k, bands)
     shift_h = r * dil_h - pad_h
-    left_sum = load_sum(sums_desc, row, k, 3 * r, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
-    mid_sum = load_sum(sums_desc, row, k, 3 * r + 1, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
-    right_sum = load_sum(sums_desc, row, k, 3 * r + 2, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
+    left_sum = load_sum(sums, bands, row, k, 3 * r, c, FIRST, SWAP, MERGED, BLOCK_K, BLOCK_C)
+    mid_sum = load_sum(sums, bands, row, k, 3 * r + 1, c, FIRST, SWAP, MERGED, BLOCK_K, BLOCK_C)
+    right_sum = load_sum(sums, bands, row, k, 3 * r + 2, c, FIRST, SWAP, MERGED, BLOCK_K, BLOCK_C)
     split = range_start + row
     if split >= splits:
         left_sum = -left_sum
@@ -148,9 +151,9 @@ def grad_weight_taps_kernel(
             width - pad_w, 0, shift_h + 1, k, c, dy_pitch, x_pitch,
             PRECISION, BLOCK_E, BLOCK_K, BLOCK_C, SWAP, STAGES,
         )  # fmt: skip
-        store_sum(sums_desc, -left_sum, row, k, 3 * r, c, SWAP, BLOCK_K, BLOCK_C)
-        store_sum(sums_desc, mid_sum, row, k, 3 * r + 1, c, SWAP, BLOCK_K, BLOCK_C)
-        store_sum(sums_desc, -right_sum, row, k, 3 * r + 2, c, SWAP, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, -left_sum, row, k, 3 * r, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, mid_sum, row, k, 3 * r + 1, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, -right_sum, row, k, 3 * r + 2, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
     else:
         pixels, shift = height * width, shift_h * width - pad_w
         first_n, first_pixel, share, steps = first_run(
@@ -168,6 +171,6 @@ def grad_weight_taps_kernel(
             n, pixel, home, left = next_run(
                 n, pixel, home, left, pixels, first_n, first_pixel, unit, share, BLOCK_P
             )
-        store_sum(sums_desc, left_sum, row, k, 3 * r, c, SWAP, BLOCK_K, BLOCK_C)
-        store_sum(sums_desc, mid_sum, row, k, 3 * r + 1, c, SWAP, BLOCK_K, BLOCK_C)
-        store_sum(sums_desc, right_sum, row, k, 3 * r + 2, c, SWAP, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, left_sum, row, k, 3 * r, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, mid_sum, row, k, 3 * r + 1, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
+        store_sum(sums, bands, right_sum, row, k, 3 * r + 2, c, SWAP, MERGED, BLOCK_K, BLOCK_C)

@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .program_steps import share_of, steps_of
+from .program_steps import first_channel, places_of, share_of, steps_of, sums_of_split
 
 SIZES: Final = (
     "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -36,41 +36,59 @@ def _columns_of(
 
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_gather_kernel(
-    x_ptr, dy_ptr, partials_ptr, first,
-    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
+    x_ptr, dy_ptr, partials_ptr, bands, first,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, in_channels, channels, blocks,
+    pad_h, pad_w, dil_h, dil_w,
     x_pitch, dy_pitch, unit, splits, range_start,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGN: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A program sums [BLOCK_K, BLOCK_C] of the gradient of one group.
+    """A program sums [BLOCK_K, BLOCK_C] of the gradient of one block of output channels.
 
-    BLOCK_C are channels of one tap, or with FLATTEN taps and channels as one axis. in_c and out_c
-    are the channels of one group. A step is a run of output pixels of a unit of samples.
+    BLOCK_C are channels of one tap, or with FLATTEN taps and channels as one axis. in_c are the
+    channels of a band, out_c those of a block (bands.py). Numbers of channels and pitches are in
+    units of ALIGN channels, as in pointer.py. A step is a run of output pixels of a unit of
+    samples.
     """
+    in_c *= ALIGN
+    out_c *= ALIGN
+    in_channels *= ALIGN
+    channels *= ALIGN
+    x_pitch *= ALIGN
+    dy_pitch *= ALIGN
     tiles_k = tl.cdiv(out_c, BLOCK_K)
     tiles_c = tl.cdiv(R * S * in_c, BLOCK_C) if FLATTEN else R * S * tl.cdiv(in_c, BLOCK_C)
     pid = tl.program_id(0)
     pid_c = pid % tiles_c
     pid_k = pid // tiles_c % tiles_k
-    split = pid // (tiles_c * tiles_k * groups)
-    channel_group = pid // (tiles_c * tiles_k) % groups
+    split = pid // (tiles_c * tiles_k * blocks)
+    block = pid // (tiles_c * tiles_k) % blocks
 
     offs_k = pid_k * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < out_c
     tap, offs_c, offs_e, mask_c = _columns_of(pid_c, in_c, R, S, FLATTEN, BLOCK_C)
     shift_h = tap // S * dil_h - pad_h
     shift_w = tap % S * dil_w - pad_w
-    row = (split * groups + channel_group).to(tl.int64) * out_c + offs_k
-    partial_ptrs = partials_ptr + row[:, None] * (R * S * in_c) + offs_e[None, :]
     mask = mask_k[:, None] & mask_c[None, :]
+    if bands is None:
+        row = split.to(tl.int64) * out_c + offs_k
+        partial_ptrs = partials_ptr + row[:, None] * (R * S * in_c) + offs_e[None, :]
+    else:
+        k, c = block * out_c, first_channel(block * out_c, bands)
+        taps = tap[None, :] if FLATTEN else tap
+        offs, own = places_of(k + offs_k, taps, c + offs_c, bands)
+        partial_ptrs = sums_of_split(partials_ptr, split, bands) + offs
+        mask &= own
+        mask_k &= k + offs_k < channels
+        mask_c &= c + offs_c < in_channels
+        x_ptr += tl.multiple_of(c, ALIGN)
+        dy_ptr += k
     acc = tl.load(partial_ptrs, mask=mask & (first == 0), other=0.0)
 
     pixels = out_h * out_w
     start, share = share_of(range_start + split, splits, tl.cdiv(unit * pixels, BLOCK_P))
     last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
-    x_ptr += channel_group * in_c
-    dy_ptr += channel_group * out_c
     for i in range(steps_of(start, share, unit, num_samples, last)):
         first_sample = (i // share * unit).to(tl.int64)
         pixel = (start + i % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit

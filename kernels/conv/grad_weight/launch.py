@@ -7,6 +7,7 @@ split in the order of samples. The bits do not depend on where launches cut the 
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
+from math import gcd
 from typing import Any, Final
 
 import torch
@@ -20,6 +21,7 @@ from ...language.gluon import swizzled
 from ...language.overrides import configured
 from ...reduce.partials import sum_partials
 from .. import cost
+from ..bands import alignment
 from ..conv2d import rounding, rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
@@ -31,6 +33,7 @@ from .split_plan import (
     GradWeightShape,
     LaunchPlan,
     edge_block,
+    filter_of_sums,
     grad_weight_plan,
     transposed_row,
     work_of,
@@ -66,9 +69,10 @@ def conv2d_grad_weight(
     if partials.numel() == 0 or x.shape[0] == 0:
         return
     _, out_channels, size_r, size_s, in_channels = partials.shape
-    taps = Filter(
-        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
-    )
+    taps = filter_of_sums(
+        (out_channels, in_channels, size_r, size_s), stride, padding, dilation, groups, x.dtype,
+        precision,
+    )  # fmt: skip
     layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
@@ -112,7 +116,10 @@ def _sides(maps: Tensor) -> Pair:
     return maps.shape[1], maps.shape[2]
 
 
-def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
+def _sums(partials: Tensor, tile: Tile, taps: Filter) -> TensorDescriptor | Tensor:
+    """What `store_sum` takes."""
+    if taps.merges_groups:
+        return partials
     by_tap = partials.view(*partials.shape[:2], -1, partials.shape[4])
     return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
 
@@ -127,6 +134,13 @@ def _swaps(tile: Tile, dtype: torch.dtype) -> bool:
     return dy_is_wider is not (narrow and dtype == torch.bfloat16)
 
 
+def _bands(taps: Filter) -> tuple[int, ...] | None:
+    """What `first_channel` and `places_of` take."""
+    if not taps.has_bands:
+        return None
+    return (*taps.widths, taps.last_band, taps.channels[1], taps.num_taps)
+
+
 def _launch_transposed(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
     splits: range,
@@ -136,9 +150,11 @@ def _launch_transposed(
     grad_weight_transposed_kernel[(work.programs * (len(splits) // tile.parts),)](
         swizzled(x, [samples, 1, columns, tile.in_channels]),
         swizzled(dy, [samples, 1, columns, tile.out_channels]),
-        partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.out_channels,
+        partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.channels[1],
+        *taps.widths, taps.last_band,
         work.unit, work.splits // tile.parts, splits.start // tile.parts, *taps.padding,
-        S=taps.size[1], X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
+        S=taps.size[1], BANDS=taps.has_bands, X_STAGES=3, DY_STAGES=tile.num_stages,
+        num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -155,12 +171,14 @@ def _launch_flat(
         TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
         TensorDescriptor.from_tensor(flat_rows(x), [1, edge, tile.in_channels]),
         TensorDescriptor.from_tensor(flat_rows(dy), [1, edge, tile.out_channels]),
-        _sums(partials, tile), num_samples, height, width, taps.in_channels, taps.out_channels,
+        _sums(partials, tile, taps), _bands(taps),
+        num_samples, height, width, taps.in_channels, taps.channels[1],
         pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
         splits.start, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.merges_groups,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -173,12 +191,13 @@ def _launch_per_sample(
     grad_weight_samples_kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(flat_samples(x), [tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
-        _sums(partials, tile), num_samples, *layer.in_sides, *layer.out_sides,
-        taps.in_channels, taps.out_channels, pitch_of(x), pitch_of(dy), work.splits,
+        _sums(partials, tile, taps), _bands(taps), num_samples, *layer.in_sides, *layer.out_sides,
+        taps.in_channels, taps.channels[1], pitch_of(x), pitch_of(dy), work.splits,
         splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.merges_groups,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -187,11 +206,15 @@ def _launch_gather(
     splits: range,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
+    sizes = taps.in_channels, taps.out_channels, *taps.channels, pitch_of(x), pitch_of(dy)
+    align = gcd(alignment(taps), *sizes)
+    in_c, out_c, in_channels, channels, *pitches = (size // align for size in sizes)
     grad_weight_gather_kernel[(work.programs * len(splits),)](
-        x, dy, partials, int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
-        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
-        pitch_of(x), pitch_of(dy), work.unit, work.splits, splits.start,
-        **taps.constants(), FLATTEN=taps.in_channels < FEW_CHANNELS, PRECISION=layer.precision,
+        x, dy, partials, _bands(taps), int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
+        in_c, out_c, in_channels, channels, taps.blocks, *taps.padding, *taps.dilation,
+        *pitches, work.unit, work.splits, splits.start,
+        **taps.constants(), ALIGN=align, FLATTEN=taps.in_channels < FEW_CHANNELS,
+        PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

@@ -64,26 +64,68 @@ def next_run(
 
 
 @triton.jit
+def first_channel(k, bands) -> tl.tensor:
+    """The input channel at which the band of the block of output channel k starts (bands.py).
+
+    `bands` are the input and output channels of a group, the first channel of the last band, the
+    output channels of the map and the taps. Without bands they are None.
+    """
+    return 0 if bands is None else tl.minimum(k // bands[1] * bands[0], bands[2])
+
+
+@triton.jit
+def sums_of_split(sums_ptr, split, bands) -> tl.tensor:
+    """Where the sums of a split start."""
+    return sums_ptr + split.to(tl.int64) * (bands[3] * bands[4] * bands[0])
+
+
+@triton.jit
+def places_of(offs_k, tap, offs_c, bands) -> tuple[tl.tensor, tl.tensor]:
+    """Offsets in a split of the sums of output and input channels; which are of one group.
+
+    tap is a number, or one for each input channel.
+    """
+    own = offs_c[None, :] - (offs_k // bands[1] * bands[0])[:, None]
+    mask = (offs_k < bands[3])[:, None] & (own >= 0) & (own < bands[0])
+    return ((offs_k * bands[4])[:, None] + tap) * bands[0] + own, mask
+
+
+@triton.jit
 def load_sum(
-    sums_desc, split, k, tap, c, FIRST: tl.constexpr, SWAP: tl.constexpr,
+    sums, bands, split, k, tap, c, FIRST: tl.constexpr, SWAP: tl.constexpr, MERGED: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The running sum [BLOCK_K, BLOCK_C] of earlier launches, 0 for FIRST; with SWAP transposed."""
+    """The running sum [BLOCK_K, BLOCK_C] of earlier launches, 0 for FIRST; with SWAP transposed.
+
+    `sums` are a descriptor, or a pointer where blocks have MERGED groups.
+    """
     if FIRST:
         acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    elif not MERGED:
+        own = c - first_channel(k, bands)
+        acc = sums.load([split, k, tap, own]).reshape(BLOCK_K, BLOCK_C)
     else:
-        acc = sums_desc.load([split, k, tap, c]).reshape(BLOCK_K, BLOCK_C)
+        offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
+        offs, mask = places_of(offs_k, tap, offs_c, bands)
+        acc = tl.load(sums_of_split(sums, split, bands) + offs, mask=mask, other=0.0)
     return acc.T if SWAP else acc
 
 
 @triton.jit
 def store_sum(
-    sums_desc, acc, split, k, tap, c, SWAP: tl.constexpr,
+    sums, bands, acc, split, k, tap, c, SWAP: tl.constexpr, MERGED: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the running sum, which is transposed with SWAP."""
+    """Store the running sum, which is transposed with SWAP; where groups are MERGED their own."""
     acc = acc.T if SWAP else acc
-    sums_desc.store([split, k, tap, c], acc.reshape(1, BLOCK_K, 1, BLOCK_C))
+    if not MERGED:
+        sums.store(
+            [split, k, tap, c - first_channel(k, bands)], acc.reshape(1, BLOCK_K, 1, BLOCK_C)
+        )
+    else:
+        offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
+        offs, mask = places_of(offs_k, tap, offs_c, bands)
+        tl.store(sums_of_split(sums, split, bands) + offs, acc, mask=mask)
 
 
 @triton.jit

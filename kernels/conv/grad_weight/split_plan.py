@@ -16,6 +16,7 @@ from triton import cdiv
 
 from ...language.device import capability, holds_large_tiles, num_sms, shared_nbytes
 from ...language.gluon import available
+from ..bands import band_channels, filter_of
 from ..tiles import (
     FEW_CHANNELS,
     STEP_NBYTES,
@@ -79,12 +80,25 @@ def grad_weight_plan(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
 ) -> GradWeightPlan:  # fmt: skip
     """The plan for maps x and dy of sides (h, w) and a weight of shape [K, C/g, R, S]."""
-    out_channels, in_channels, *size = weight_shape
-    taps = Filter(
-        (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
-    )
+    taps = filter_of_sums(weight_shape, stride, padding, dilation, groups, dtype, precision)
     work = work_of(GradWeightShape(in_sides, out_sides, taps, dtype, precision))
     return GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
+
+
+def filter_of_sums(
+    weight_shape: tuple[int, int, int, int], stride: Pair, padding: Pair, dilation: Pair,
+    groups: int, dtype: torch.dtype, precision: str,
+) -> Filter:  # fmt: skip
+    """The filter whose products make the gradient of a weight of this shape, [K, C/g, R, S].
+
+    Blocks of output channels join groups as in the forward pass. Of their products only those
+    within a group are stored.
+    """
+    out_channels, in_width, *size = weight_shape
+    channels = in_width * groups, out_channels
+    band = band_channels(channels, groups, dtype, precision)
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation}
+    return filter_of(channels, groups, band, size=(size[0], size[1]), **geometry)
 
 
 def work_of(layer: GradWeightShape) -> LaunchPlan:
@@ -122,7 +136,7 @@ def _unit_of(amount: int, least: int) -> int:
 
 
 def _weight_nbytes(taps: Filter) -> int:
-    return 4 * taps.groups * taps.out_channels * taps.num_taps * taps.in_channels
+    return 4 * taps.channels[1] * taps.num_taps * taps.widths[0]
 
 
 def forget() -> None:
@@ -149,14 +163,16 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
 
 def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
     """Whether TMA can load dy, and x unless it has few channels."""
-    if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
+    if (0, 0) < capability < (9, 0) or not layer.taps.suits_tiles:
         return False
     if layer.dtype == torch.float32 and layer.precision == "ieee":
         return False
     itemsize = layer.dtype.itemsize
     few = layer.taps.in_channels < FEW_CHANNELS
-    aligned = few or layer.taps.in_channels * itemsize % 16 == 0
-    return aligned and layer.taps.out_channels * itemsize % 16 == 0
+    if few and layer.taps.blocks > 1:
+        return False
+    aligned = few or layer.taps.channels[0] * itemsize % 16 == 0
+    return aligned and layer.taps.channels[1] * itemsize % 16 == 0
 
 
 def _suits_transposing(layer: GradWeightShape) -> bool:
@@ -176,7 +192,7 @@ def _is_flat(layer: GradWeightShape) -> bool:
 def _shares_taps(layer: GradWeightShape) -> bool:
     """Whether a row of three taps shares loads: few input channels, more output channels."""
     taps = layer.taps
-    few = taps.in_channels <= 64 < taps.out_channels
+    few = taps.in_channels <= 64 < taps.out_channels and not taps.merges_groups
     return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
 
 
@@ -188,6 +204,8 @@ def _tile(layer: GradWeightShape) -> Tile:
     taps = layer.taps
     block_k = block_of(taps.out_channels, 16, 128)
     block_c = block_of(taps.in_channels, 16, 128)
+    if taps.merges_groups:  # larger tiles have more pointers to sums than registers
+        block_c = min(block_c, 64 if layer.dtype == torch.bfloat16 else 32)
     if layer.dtype == torch.float32:
         # Two warps make Triton choose mma.sync: wgmma cannot transpose float32. 256->256 @56 runs
         # at 178 TFLOP/s, and at 41 TFLOP/s with 128x128 by eight warps.
@@ -211,6 +229,8 @@ def _gather_tile(layer: GradWeightShape) -> Tile:
     few = taps.in_channels < FEW_CHANNELS
     block_k = block_of(taps.out_channels, 16, 128)
     block_c = block_of(taps.num_taps * taps.in_channels if few else taps.in_channels, 16, 128)
+    if taps.has_bands:  # more columns have more pointers than registers
+        block_c = min(block_c, 32 if few else 64)
     if dtype == torch.float32 and layer.precision == "ieee":
         return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
     if dtype == torch.float32:
@@ -278,7 +298,7 @@ def _programs(taps: Filter, tile: Tile) -> int:
         tiles_c = cdiv(taps.num_taps * taps.in_channels, tile.in_channels)
     else:
         tiles_c = taps.num_taps * cdiv(taps.in_channels, tile.in_channels)
-    return taps.groups * tiles_c * cdiv(taps.out_channels, tile.out_channels)
+    return taps.blocks * tiles_c * cdiv(taps.out_channels, tile.out_channels)
 
 
 def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
@@ -310,10 +330,10 @@ def _splits(
 
 def _launch_s(layer: GradWeightShape) -> float:
     """Seconds that a launch over SAMPLES samples takes at least."""
-    taps, out_channels = layer.taps, layer.taps.groups * layer.taps.out_channels
+    taps, (in_channels, out_channels) = layer.taps, layer.taps.channels
     in_pixels = layer.in_sides[0] * layer.in_sides[1]
     flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
-    values = layer.out_pixels * out_channels + in_pixels * taps.groups * taps.in_channels
+    values = layer.out_pixels * out_channels + in_pixels * in_channels
     nbytes = values * layer.dtype.itemsize
     return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
 

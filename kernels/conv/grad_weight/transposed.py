@@ -21,78 +21,26 @@ from ...language.gluon import (
     warpgroup_mma_wait,
 )
 from ...language.hopper import barriers, buffers
+from .transposed_layouts import (
+    CHANNELS,
+    DY_LAYOUT,
+    FRAGMENT,
+    PARTIALS,
+    PIXELS,
+    SUMS,
+    X_LAYOUT,
+    load_sum,
+    store_sum,
+    transposed_dy,
+    transposed_x,
+)
 
 SIZES: Final = (
     "first", "num_samples", "out_h", "out_w", "unit", "splits", "range_start", "pad_h", "pad_w",
+    "in_width", "out_width", "last_band",
 )  # fmt: skip
 
-PIXELS: Final = gl.constexpr(32)  # pixels of a row: 128 bytes of a channel
-CHANNELS: Final = gl.constexpr(64)  # channels of x, and of dy for a group of warps
 ROWS: Final = gl.constexpr(8)  # rows of x in the ring, of which three are read at a time
-SUMS: Final = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 8]))
-FRAGMENT: Final = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 1))
-# [pixels, channels], such that `_transposed_dy` gives a FRAGMENT. Loads have no bank conflicts.
-DY_LAYOUT: Final = gl.constexpr(
-    gl.DistributedLinearLayout(
-        reg_bases=[[0, 8], [1, 0], [8, 0], [16, 0]],
-        lane_bases=[[2, 0], [4, 0], [0, 1], [0, 2], [0, 4]],
-        warp_bases=[[0, 16], [0, 32]],
-        block_bases=[],
-        shape=[32, 64],
-    )
-)
-# [pixels, channels]. Threads load four channels at a time and store four pixels. `_transposed_x`
-# orders channels such that no two of eight lanes conflict in a bank.
-X_LAYOUT: Final = gl.constexpr(
-    gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], [2, 0], [4, 0]],
-        lane_bases=[[0, 4], [0, 8], [0, 16], [1, 0], [8, 0]],
-        warp_bases=[[16, 0], [0, 32]],
-        block_bases=[],
-        shape=[32, 64],
-    )
-)
-# [output channels, input channels]: SUMS with another order of registers.
-PARTIALS: Final = gl.constexpr(
-    gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]],
-        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-        warp_bases=[[16, 0], [32, 0]],
-        block_bases=[],
-        shape=[64, 64],
-    )
-)
-
-
-@gluon.jit
-def _transposed_dy(row):
-    """dy [channels, pixels]. Each eight pixels have the order 0 2 4 6 1 3 5 7."""
-    return row.reshape([4, 4, 2, 64]).permute([3, 0, 2, 1]).reshape([64, 32])
-
-
-@gluon.jit
-def _transposed_x(row):
-    """x [channels, pixels], with the order of pixels of `_transposed_dy`.
-
-    Each 32 channels have the order 0 4 ... 28, 1 5 ... 29, 2 6 ... 30, 3 7 ... 31.
-    """
-    parts = row.reshape([4, 4, 2, 2, 8, 4]).permute([3, 5, 4, 0, 2, 1])
-    return parts.reshape([64, 32])
-
-
-@gluon.jit
-def _load_sum(ptrs, mask):
-    """The running sum of earlier launches, with columns in the order of `_transposed_x`."""
-    acc = gl.load(ptrs, mask=mask, other=0.0)
-    acc = acc.reshape([64, 2, 8, 4]).permute([0, 1, 3, 2]).reshape([64, 64])
-    return gl.convert_layout(acc, SUMS)
-
-
-@gluon.jit
-def _store_sum(ptrs, acc, mask):
-    """Store a running sum, with columns in the order of channels."""
-    acc = acc.reshape([64, 2, 4, 8]).permute([0, 1, 3, 2]).reshape([64, 64])
-    gl.store(ptrs, gl.convert_layout(acc, PARTIALS), mask=mask)
 
 
 # The steps of a unit are the rows of one strip of maps after another. A strip is as wide as a step.
@@ -100,15 +48,19 @@ def _store_sum(ptrs, acc, mask):
 
 
 @gluon.jit
-def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr):
+def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr):
     """First output channel, first input channel, tap column, split in the range of a program.
 
-    BLOCK are the samples, columns and output channels of a step.
+    `channels` are the input channels of a band, the output channels of the map, both of a group,
+    and the first channel of the last band (bands.py). BLOCK are the samples, columns and output
+    channels of a step.
     """
     tiles_c, tiles_k = gl.cdiv(channels[0], CHANNELS), gl.cdiv(channels[1], BLOCK[2])
     pid = gl.program_id(0)
     c = pid // S % tiles_c * CHANNELS
     k = pid // (S * tiles_c) % tiles_k * BLOCK[2]
+    if BANDS:
+        c += gl.minimum(k // channels[3] * channels[2], channels[4])
     return k, c, pid % S, pid // (S * tiles_c * tiles_k)
 
 
@@ -134,14 +86,14 @@ def _strips_of(index, start, share, cut, BLOCK: gl.constexpr):
 @gluon.jit
 def _load(
     x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty, channels, padding, cut,
-    S: gl.constexpr, BLOCK: gl.constexpr,
+    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
 ):  # fmt: skip
     """Fill the rings of loaded rows of x and dy."""
     X_STAGES: gl.constexpr = x_bufs.shape[0]
     DY_STAGES: gl.constexpr = dy_bufs.shape[0]
     num_samples, out_h, out_w, unit, _, _ = cut
     pad_h, pad_w = padding
-    k, c, tap, split = _tile_of(channels, S, BLOCK)
+    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS)
     start, share = _share_of(split, cut, BLOCK)
     strips = gl.cdiv(out_w, BLOCK[1])
     x_stage = 0
@@ -178,7 +130,7 @@ def _load(
 @gluon.jit
 def _transpose(
     x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut,
-    S: gl.constexpr, BLOCK: gl.constexpr,
+    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
 ):  # fmt: skip
     """Transpose rows of x, one after the other.
 
@@ -187,7 +139,7 @@ def _transpose(
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     num_samples, _, _, unit, _, _ = cut
-    _, _, _, split = _tile_of(channels, S, BLOCK)
+    _, _, _, split = _tile_of(channels, S, BLOCK, BANDS)
     start, share = _share_of(split, cut, BLOCK)
     stage = 0
     phase = 0
@@ -199,7 +151,7 @@ def _transpose(
             mbarrier.wait(x_full.index(stage), phase)
             x = x_bufs.index(stage).reshape([PIXELS, CHANNELS]).load(X_LAYOUT)
             mbarrier.wait(xt_empty.index(slot), slot_phase)
-            xt_bufs.index(slot).store(_transposed_x(x))
+            xt_bufs.index(slot).store(transposed_x(x))
             fence_async_shared()
             mbarrier.arrive(xt_full.index(slot))
             mbarrier.arrive(x_empty.index(stage))
@@ -220,7 +172,7 @@ def _fragment(dy_bufs, dy_full, dy_row, HALF: gl.constexpr):
     mbarrier.wait(dy_full.index(dy_row % STAGES), dy_row // STAGES & 1)
     row = dy_bufs.index(dy_row % STAGES).reshape([PIXELS, dy_bufs.shape[4]])
     channels = row.slice(HALF * CHANNELS, CHANNELS, dim=1).load(DY_LAYOUT)
-    return gl.convert_layout(_transposed_dy(channels), FRAGMENT, assert_trivial=True)
+    return gl.convert_layout(transposed_dy(channels), FRAGMENT, assert_trivial=True)
 
 
 @gluon.jit
@@ -235,6 +187,27 @@ def _add_row(upper, mid, lower, dy, xt_bufs, xt_full, x_row):
 
 
 @gluon.jit
+def _sums_at(
+    partials_ptr, row, tap, offs_k, offs_c, channels, S: gl.constexpr, BANDS: gl.constexpr
+):  # fmt: skip
+    """Pointers to the sums of a tap of the first row, their mask, and the step to the next row."""
+    in_c, out_c, in_width, out_width, _ = channels
+    if BANDS:
+        # Outputs beyond the map have no group. One comparison and sums of a row's and a column's
+        # offset keep pointers and masks out of registers.
+        start = gl.where(offs_k < out_c, offs_k // out_width * in_width, 1 << 30)
+        own = gl.expand_dims(offs_c, 0) - gl.expand_dims(start, 1)
+        offs = gl.expand_dims((offs_k * (3 * S) + tap) * in_width - start, 1)
+        ptrs = partials_ptr + row.to(gl.int64) * (out_c * (3 * S) * in_width)
+        mask = own.to(gl.uint32, bitcast=True) < in_width.to(gl.uint32)
+        return ptrs + (offs + gl.expand_dims(offs_c, 0)), mask, S * in_width
+    offs_tap = (row.to(gl.int64) * out_c + offs_k) * (3 * S) + tap
+    ptrs = partials_ptr + gl.expand_dims(offs_tap, 1) * in_c + gl.expand_dims(offs_c, 0)
+    mask = gl.expand_dims(offs_k < out_c, 1) & gl.expand_dims(offs_c < in_c, 0)
+    return ptrs, mask, S * in_c
+
+
+@gluon.jit
 def _release(empty, start, stop):
     for row in range(start, stop):
         mbarrier.arrive(empty.index(row % empty.shape[0]))
@@ -243,7 +216,7 @@ def _release(empty, start, stop):
 @gluon.jit
 def _sum(
     partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
-    channels, cut, GROUP: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    channels, cut, GROUP: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
 ):  # fmt: skip
     """Sum the products of a group's 64 channels, or of every second row if a block has only 64.
 
@@ -253,19 +226,27 @@ def _sum(
     EVERY: gl.constexpr = 2 * CHANNELS // BLOCK[2]
     OWN: gl.constexpr = GROUP % EVERY
     HALF: gl.constexpr = GROUP - OWN
-    in_c, out_c = channels
     num_samples, out_h, _, unit, _, _ = cut
-    k, c, tap, split = _tile_of(channels, S, BLOCK)
+    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS)
     start, share = _share_of(split, cut, BLOCK)
     offs_k = k + HALF * CHANNELS + gl.arange(0, CHANNELS, gl.SliceLayout(1, PARTIALS))
     offs_c = c + gl.arange(0, CHANNELS, gl.SliceLayout(0, PARTIALS))
-    offs_tap = ((EVERY * split + OWN).to(gl.int64) * out_c + offs_k) * (3 * S) + tap
-    ptrs = partials_ptr + gl.expand_dims(offs_tap, 1) * in_c + gl.expand_dims(offs_c, 0)
-    mask = gl.expand_dims(offs_k < out_c, 1) & gl.expand_dims(offs_c < in_c, 0)
-    below = S * in_c
-    upper = _load_sum(ptrs, mask & (first == 0))
-    mid = _load_sum(ptrs + below, mask & (first == 0))
-    lower = _load_sum(ptrs + 2 * below, mask & (first == 0))
+    row = EVERY * split + OWN
+    if BANDS:
+        # Triton 3.6 would keep pointers from here to the stores and spill 3.6 KB of registers.
+        upper = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
+        mid = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
+        lower = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
+        if first == 0:
+            ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+            upper = load_sum(ptrs, mask)
+            mid = load_sum(ptrs + below, mask)
+            lower = load_sum(ptrs + 2 * below, mask)
+    else:
+        ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+        upper = load_sum(ptrs, mask & (first == 0))
+        mid = load_sum(ptrs + below, mask & (first == 0))
+        lower = load_sum(ptrs + 2 * below, mask & (first == 0))
     x_rows = 0  # rows of x in all units before
     dy_rows = 0  # rows of dy in all units before
     kept = 0  # the first row of x that is not released
@@ -296,16 +277,19 @@ def _sum(
         mbarrier.wait(xt_full.index(last % ROWS), last // ROWS & 1, pred=kept < x_rows)
         _release(xt_empty, kept, x_rows)
         kept = x_rows + 0
-    _store_sum(ptrs, upper, mask)
-    _store_sum(ptrs + below, mid, mask)
-    _store_sum(ptrs + 2 * below, lower, mask)
+    if BANDS:
+        ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+    store_sum(ptrs, upper, mask)
+    store_sum(ptrs + below, mid, mask)
+    store_sum(ptrs + 2 * below, lower, mask)
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def grad_weight_transposed_kernel(
     x_desc, dy_desc, partials_ptr,
-    first, num_samples, out_h, out_w, in_c, out_c, unit, splits, range_start, pad_h, pad_w,
-    S: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
+    first, num_samples, out_h, out_w, in_c, out_c, in_width, out_width, last_band,
+    unit, splits, range_start, pad_h, pad_w,
+    S: gl.constexpr, BANDS: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Weight gradient of filters of three rows at stride 1. A step is a row of 32 pixels.
 
@@ -324,24 +308,24 @@ def grad_weight_transposed_kernel(
     dy_empty = barriers(DY_STAGES, BLOCK[2] // CHANNELS)
     xt_full = barriers(ROWS, 1)
     xt_empty = barriers(ROWS, 2)
-    channels = (in_c, out_c)
+    channels = (in_c, out_c, in_width, out_width, last_band)
     cut = (num_samples, out_h, out_w, unit, splits, range_start)
     gl.warp_specialize(
         [
             (_sum, (
                 partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
-                channels, cut, 0, S, BLOCK,
+                channels, cut, 0, S, BLOCK, BANDS,
             )),
             (_sum, (
                 partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
-                channels, cut, 1, S, BLOCK,
+                channels, cut, 1, S, BLOCK, BANDS,
             )),
             (_transpose, (
-                x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut, S, BLOCK,
+                x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut, S, BLOCK, BANDS,
             )),
             (_load, (
                 x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty,
-                channels, (pad_h, pad_w), cut, S, BLOCK,
+                channels, (pad_h, pad_w), cut, S, BLOCK, BANDS,
             )),
         ],
         [4, 4, 1],

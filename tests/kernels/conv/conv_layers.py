@@ -1,12 +1,14 @@
 """Layers that the convolution kernels are tested on, and their gradients by autograd."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d as torch_conv2d
 
 from tests.kernels.numerics import poisoned, randn
+from tvdnn.kernels.conv.bands import packed_shape, packed_shape_grad_input
 from tvdnn.kernels.conv.pack_weight import pack_weight_grad_input_reference, pack_weight_reference
 
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 4e-3}
@@ -61,6 +63,32 @@ GENERAL = {
     "depthwise": Shape((2, 6, 6), (9, 18), groups=9),
     "one past a block": Shape((1, 3, 43), (33, 129), (1, 3), padding=(0, 1)),
 }
+BANDS = {  # convolutions in groups whose bands of input channels TMA can move
+    "pairs": Shape((2, 6, 5), (128, 128), groups=64, precision="tf32"),
+    "fours": Shape((3, 4, 3), (128, 128), groups=32, precision="tf32"),
+    "fours, stride 2": Shape((2, 8, 6), (128, 128), stride=(2, 2), groups=32, precision="tf32"),
+    "fours, odd sides": Shape((2, 7, 5), (64, 64), stride=(2, 2), groups=16, precision="tf32"),
+    "eights": Shape((2, 5, 4), (104, 104), groups=13, precision="tf32"),
+    "eights, one block": Shape((2, 5, 4), (48, 48), groups=6, precision="tf32"),
+    "sixteens, dilated": Shape(
+        (1, 6, 6), (64, 64), padding=(2, 2), dilation=(2, 2), groups=4, precision="tf32"
+    ),
+    "twenty-fours": Shape((2, 4, 5), (120, 120), groups=5, precision="tf32"),
+    "thirty-twos, strided and dilated": Shape(
+        (2, 9, 8),
+        (96, 96),
+        stride=(2, 3),
+        padding=(3, 1),
+        dilation=(3, 2),
+        groups=3,
+        precision="tf32",
+    ),
+    "sixty-fours": Shape((2, 4, 4), (192, 192), groups=3, precision="tf32"),
+    "wide": Shape((2, 3, 3), (256, 256), (1, 1), padding=(0, 0), groups=2, precision="tf32"),
+    "more outputs": Shape((2, 4, 4), (64, 128), groups=16, precision="tf32"),
+    "fewer outputs": Shape((2, 4, 4), (256, 64), groups=8, precision="tf32"),
+    "one channel to two": Shape((2, 4, 4), (40, 80), groups=40, precision="tf32"),
+}
 DESCRIPTOR = {
     "box": Shape((3, 4, 3), (64, 64), precision="tf32"),
     "box, odd channels": Shape((2, 5, 7), (32, 40), precision="tf32"),
@@ -77,12 +105,13 @@ DESCRIPTOR = {
     "samples": Shape((19, 3, 4), (32, 32), group=16, precision="tf32"),
     "samples, stride 2": Shape((18, 5, 4), (64, 32), stride=(2, 2), group=16, precision="tf32"),
 }
-SHAPES = GENERAL | DESCRIPTOR
+SHAPES = GENERAL | DESCRIPTOR | BANDS
 RUNS = {  # few samples, to be cut into runs
     "first layer": replace(SHAPES["first layer"], x=(5, 5, 7)),
     "stride 2": replace(SHAPES["stride 2"], x=(5, 6, 8)),
     "box": replace(SHAPES["box"], x=(7, 4, 3)),
     "samples": SHAPES["samples"],
+    "fours": replace(SHAPES["fours"], x=(5, 4, 3)),
 }
 ON_GPU = {
     "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
@@ -102,17 +131,19 @@ class Layer:
     dy: Tensor
 
     def packed(self, dtype: torch.dtype) -> Tensor:
-        k, c, r, s = self.weight.shape
-        packed = poisoned((k, r, s, c), dtype, self.weight.device)
+        packed = poisoned(packed_shape(**self._packing(dtype)), dtype, self.weight.device)
         pack_weight_reference(self.weight, packed, groups=self.shape.groups)
         return packed
 
     def packed_grad(self, dtype: torch.dtype) -> Tensor:
-        k, c, r, s = self.weight.shape
-        groups = self.shape.groups
-        packed = poisoned((c * groups, r, s, k // groups), dtype, self.weight.device)
-        pack_weight_grad_input_reference(self.weight, packed, groups=groups)
+        shape = packed_shape_grad_input(**self._packing(dtype))
+        packed = poisoned(shape, dtype, self.weight.device)
+        pack_weight_grad_input_reference(self.weight, packed, groups=self.shape.groups)
         return packed
+
+    def _packing(self, dtype: torch.dtype) -> dict[str, Any]:
+        settings = {"groups": self.shape.groups, "precision": self.shape.precision}
+        return {"shape": tuple(self.weight.shape), "dtype": dtype, **settings}
 
 
 def side(size: int, axis: int, shape: Shape) -> int:

@@ -22,13 +22,15 @@ SHAPES = {
     "few pixels": Shape((9, 3, 3), (32, 40), precision="tf32"),
     "flat": Shape((5, 8, 12), (32, 72), **ONE, precision="tf32"),
     "one by one, stride 2": Shape((5, 11, 8), (32, 40), stride=(2, 2), **ONE, precision="tf32"),
+    "groups": Shape((3, 6, 6), (128, 128), groups=32, precision="tf32"),
+    "groups, stride 2": Shape((3, 12, 8), (104, 104), stride=(2, 2), groups=13, precision="tf32"),
     "stride 2": Shape((3, 12, 40), (64, 32), stride=(2, 2), precision="tf32"),
     "no whole step": Shape((5, 6, 14), (24, 16), precision="tf32"),
     "no whole step, specialized": Shape((5, 6, 14), (120, 40), **ONE, precision="tf32"),
 }
 WITHOUT = {
     "exact": Shape((2, 6, 6), (64, 64)),
-    "groups": Shape((2, 6, 6), (64, 64), groups=2, precision="tf32"),
+    "odd channels in groups": Shape((2, 6, 6), (34, 34), groups=17, precision="tf32"),
     "odd channels": Shape((2, 6, 6), (26, 64), precision="tf32"),
     "few outputs": Shape((2, 6, 6), (64, 8), precision="tf32"),
     "stride 2": SHAPES["stride 2"],  # in float32

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv_transpose2d, max_pool2d
 
-from tests.kernels.conv.conv_layers import RUNS, SHAPES, Layer, Shape, gradients, make, tolerance_of
+from tests.kernels.conv.conv_layers import (
+    BANDS,
+    RUNS,
+    SHAPES,
+    Layer,
+    Shape,
+    gradients,
+    make,
+    tolerance_of,
+)
 from tests.kernels.numerics import (
     as_range,
     is_poisoned_beside,
@@ -20,6 +29,7 @@ from tests.kernels.numerics import (
 from tvdnn.kernels.codec.sign_bits import packed_signs_reference
 from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv import tiles as conv_tiles
+from tvdnn.kernels.conv.bands import band_channels
 from tvdnn.kernels.conv.grad_bias import sum_cells_reference
 from tvdnn.kernels.conv.pack_weight import (
     pack_weight,
@@ -58,7 +68,9 @@ def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
     assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
 
 
-@pytest.mark.parametrize("name", ["stride 2", "stride beyond filter", "groups", "box"])
+@pytest.mark.parametrize(
+    "name", ["stride 2", "stride beyond filter", "groups", "box", "fours, stride 2"]
+)
 def test_transposed_with_a_bias(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
     """Torch's transposed convolution may have a row and a column that no window reaches."""
     layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
@@ -74,7 +86,7 @@ def test_transposed_with_a_bias(name: str, dtype: torch.dtype, generator: torch.
         assert rms_error(out, wanted) < tolerance_of(shape, dtype)
 
 
-@pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])
+@pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated", "eights", "wide"])
 def test_pointers_take_every_shape(
     name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +96,10 @@ def test_pointers_take_every_shape(
     test_grad_input(layer, dtype)
 
 
-FUSED = ["first layer", "stride 2", "groups", "box", "box, odd channels", "box, one by one"]
+FUSED = [
+    *("first layer", "stride 2", "groups", "box", "box, odd channels", "box, one by one"),
+    *("eights", "fours, stride 2"),
+]
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
@@ -124,7 +139,9 @@ def test_fused_mask_is_separate_mask(
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
-@pytest.mark.parametrize("name", ["stride 2", "box", "box, odd channels", "box, one by one"])
+@pytest.mark.parametrize(
+    "name", ["stride 2", "box", "box, odd channels", "box, one by one", "eights"]
+)
 def test_sums_of_cells_are_those_of_what_is_stored(
     name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
@@ -200,10 +217,53 @@ def test_packing_is_exact(groups: int, dtype: torch.dtype, generator: torch.Gene
         assert torch.equal(packed, expected)
 
 
+@pytest.mark.parametrize("name", BANDS)
+def test_bands_are_packed_with_zeros_between_groups(
+    name: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    shape = BANDS[name]
+    layer = make(shape, dtype, generator)
+    packings = (
+        (pack_weight, layer.packed(dtype)),
+        (pack_weight_grad_input, layer.packed_grad(dtype)),
+    )
+    for launch, expected in packings:
+        packed = poisoned_like(expected)
+        launch(layer.weight, packed, groups=shape.groups)
+        assert torch.equal(packed, expected)
+        assert (packed != 0).sum() == layer.weight.count_nonzero()
+        assert packed.sum(dtype=torch.float64) == layer.weight.to(dtype).sum(dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "dtype", "band"),
+    [
+        ((128, 128), 32, torch.bfloat16, 64),  # ResNeXt-50 from its first stage
+        ((1024, 1024), 32, torch.bfloat16, 64),  # to its last
+        ((216, 216), 9, torch.bfloat16, 128),  # RegNetY-3.2GF: 64 channels lie in up to four groups
+        ((448, 448), 8, torch.bfloat16, 128),  # RegNetY-8GF
+        ((96, 96), 3, torch.float32, 64),
+        ((256, 256), 2, torch.float32, 128),
+        ((64, 64), 1, torch.bfloat16, 64),
+        ((24, 24), 3, torch.bfloat16, 8),  # fewer than 32 outputs take pointers
+        ((100, 100), 25, torch.bfloat16, 4),  # TMA moves multiples of 16 bytes
+    ],
+)
+def test_bands_hold_the_groups_of_a_block(
+    channels: tuple[int, int], groups: int, dtype: torch.dtype, band: int
+) -> None:
+    assert band_channels(channels, groups, dtype, "tf32") == band
+    width = channels[0] // groups
+    assert band_channels(channels, groups, torch.float32, "ieee") == width
+
+
 POINTS = {"size": (1, 1), "padding": (0, 0), "precision": "tf32"}
 RANGES = {
     "few channels": Shape((1, 9, 8), (5, 16), stride=(2, 2), precision="tf32"),
     "groups": Shape((1, 4, 4), (40, 16), groups=2),
+    "eights": Shape((1, 4, 4), (104, 104), groups=13, precision="tf32"),
+    "eights, one block": Shape((1, 4, 4), (48, 48), stride=(2, 2), groups=6, precision="tf32"),
+    "fours, stride 2": Shape((1, 4, 4), (128, 128), stride=(2, 2), groups=32, precision="tf32"),
     "stride 2": Shape((1, 7, 6), (19, 12), stride=(2, 2)),
     "box": Shape((1, 4, 4), (64, 64), precision="tf32"),
     "box, stride 2": Shape((1, 4, 4), (64, 64), (2, 2), (2, 2), (0, 0), precision="tf32"),

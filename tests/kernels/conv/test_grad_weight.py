@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.conv.conv_layers import (
+    BANDS,
     ON_GPU,
     PARTIAL_TOLERANCE,
     SHAPES,
@@ -26,15 +27,20 @@ from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
 
 FLAT = {name: SHAPES[name] for name in SHAPES if name.startswith("box")}
+FLAT |= {name: BANDS[name] for name in ("fours", "eights", "twenty-fours", "more outputs")}
 FLAT["box, dilated"] = replace(FLAT["box, dilated"], x=(1, 9, 9))  # of two splits at the edges
 TAPS = {
     "taps": Shape((3, 4, 3), (32, 72), precision="tf32"),
     "taps, dilated": Shape((2, 7, 7), (64, 128), padding=(2, 2), dilation=(2, 2), precision="tf32"),
+    "taps in groups": Shape((2, 4, 3), (128, 256), groups=2, precision="tf32"),
 }
 TRANSPOSED = {
     "one sample a row": Shape((3, 30, 32), (48, 200), precision="tf32"),
     "samples share rows": Shape((37, 7, 7), (64, 96), precision="tf32"),
     "two sums": Shape((9, 13, 24), (32, 64), precision="tf32"),
+    "groups of 4": Shape((5, 14, 14), (128, 128), groups=32, precision="tf32"),
+    "groups of 24": Shape((5, 14, 14), (120, 120), groups=5, precision="tf32"),
+    "groups of 128": Shape((5, 7, 7), (256, 256), groups=2, precision="tf32"),
     "two columns, no padding": Shape(
         (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
     ),
@@ -132,7 +138,7 @@ def test_large_maps_are_flat(
     test_gradients(replace(layer, x=x, dy=dy))
 
 
-@pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])
+@pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated", "eights", "wide"])
 def test_pointers_take_every_shape(
     name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +153,8 @@ RUNS = {
     "flat": replace(SHAPES["box"], x=(3, 4, 3)),
     "taps": replace(TAPS["taps"], x=(3, 4, 3)),
     "samples": replace(SHAPES["samples"], x=(150, 2, 2)),
+    "fours": replace(SHAPES["fours"], x=(150, 2, 2)),
+    "flat, eights": replace(SHAPES["eights"], x=(3, 4, 3)),
 }
 
 
@@ -157,7 +165,7 @@ def test_runs_have_the_bits_of_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The sums have the same bits wherever a batch is cut between units."""
-    small_map = 1 if case in ("flat", "taps") else 28 * 28
+    small_map = 1 if case.startswith(("flat", "taps")) else 28 * 28
     planned(monkeypatch, UNIT_STEPS=1, SMALL_MAP=small_map)
     layer = make(RUNS[case], dtype, generator)
     whole = launch(layer, sums_of(layer), suffix=suffix)
@@ -170,7 +178,7 @@ def test_ranges_of_wider_maps(
     case: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranges have the bits of maps of their own."""
-    planned(monkeypatch, SMALL_MAP=1 if case in ("flat", "taps") else 28 * 28)
+    planned(monkeypatch, SMALL_MAP=1 if case.startswith(("flat", "taps")) else 28 * 28)
     shape = replace(RUNS[case], precision="tf32")
     layer = make(replace(shape, x=(2, *shape.x[1:])), torch.bfloat16, generator)
     ranges = replace(layer, x=as_range(layer.x), dy=as_range(layer.dy))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d import CHECKED, EXACT, HALF, WIDE
-from bench.cases.conv.layers import Layer, Tensors, measured, of_layer
+from bench.cases.conv.layers import Layer, Tensors, measured, measured_in_groups, of_layer
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
@@ -55,8 +55,10 @@ def _whole(o: Operands, t: Tensors) -> Launch:
 
 
 def _exact(layer: Layer, x: Tensor, dy: Tensor) -> Tensor:
-    """The gradient of the first channels [K, C, R, S] in float64: a product for each tap."""
-    c, k = (min(EXACT_CHANNELS, t.shape[3]) for t in (x, dy))
+    """The gradient of the first channels [K, C/g, R, S] in float64: a product for each tap."""
+    k, width = min(EXACT_CHANNELS, dy.shape[3]), layer.shape[1]
+    group = torch.arange(k) // (layer.out_channels // layer.groups)  # of each output channel
+    c = min(EXACT_CHANNELS, width) if layer.groups == 1 else (int(group[-1]) + 1) * width
     grad = torch.zeros(k, c, layer.taps, layer.taps, dtype=torch.float64, device=x.device)
     reach = (layer.out_side - 1) * layer.stride + 1
     for start in range(0, x.shape[0], EXACT_CHUNK):
@@ -68,7 +70,10 @@ def _exact(layer: Layer, x: Tensor, dy: Tensor) -> Tensor:
             for s in range(layer.taps):
                 tap = padded[:, r : r + reach : layer.stride, s : s + reach : layer.stride]
                 grad[:, :, r, s] += upper.T @ tap.reshape(-1, c)
-    return grad
+    if layer.groups == 1:
+        return grad
+    own = grad.unflatten(1, (-1, width))[torch.arange(k), group]  # [K, C/g, R, S]
+    return own[:, :EXACT_CHANNELS]
 
 
 def _both_runs(
@@ -102,6 +107,16 @@ COMPILED: Final = (
     *_both_runs(SPREAD, WIDE, wgmma=False),
     *_both_runs(STRIDED, WIDE, wgmma=False),
     *_both_runs(Layer(56, 128, 256), EXACT),
+    *_both_runs(Layer(56, 128, 128, groups=32), HALF),
+    *_both_runs(Layer(56, 128, 128, groups=32), WIDE),
+    *_both_runs(Layer(56, 256, 256, stride=2, groups=32), HALF),
+    *_both_runs(Layer(56, 256, 256, stride=2, groups=32), WIDE, wgmma=False),
+    *_both_runs(Layer(112, 72, 72, stride=2, groups=3), HALF),
+    *_both_runs(Layer(28, 216, 216, groups=9), HALF),
+    *_both_runs(Layer(56, 64, 128, groups=8), HALF),
+    *_both_runs(Layer(56, 128, 256, groups=2), HALF),
+    *_both_runs(Layer(14, 128, 128, groups=32), EXACT),
+    *_both_runs(Layer(14, 36, 36, groups=9), HALF, wgmma=False),
 )
 CASES = (
     KernelCase(
@@ -112,6 +127,7 @@ CASES = (
         (
             *measured("conv2d_grad_weight", "vgg16", make=_whole),
             *measured("conv2d_grad_weight", "resnet50", make=_whole),
+            *measured_in_groups("conv2d_grad_weight", make=_whole),
         ),
         odd=False,
     ),
