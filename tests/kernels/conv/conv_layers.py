@@ -117,6 +117,8 @@ ON_GPU = {
     "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
     "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
     "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
+    "groups": Shape((16, 56, 56), (128, 128), groups=32, precision="tf32"),
+    "groups, stride 2": Shape((64, 28, 28), (256, 256), stride=(2, 2), groups=32, precision="tf32"),
 }
 
 

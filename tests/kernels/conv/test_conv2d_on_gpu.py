@@ -28,16 +28,21 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("channels", [(64, 64), (64, 192), (128, 128)])
+@pytest.mark.parametrize(
+    ("channels", "groups"),
+    [((64, 64), 1), ((64, 192), 1), ((128, 128), 1), ((128, 128), 32), ((256, 256), 2)],
+)
 @pytest.mark.parametrize("side", [112, 28, 30, 13, 7])
 def test_specialized_warps_change_no_bit(
     channels: tuple[int, int],
+    groups: int,
     side: int,
     dtype: torch.dtype,
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    layer = make(Shape((35, side, side), channels, precision="tf32"), dtype, generator)
+    shape = Shape((35, side, side), channels, groups=groups, precision="tf32")
+    layer = make(shape, dtype, generator)
     specialized = outputs_of(layer)
     for module in (conv, conv_launch):
         monkeypatch.setattr(module, "suits_specialized", lambda *_, **__: False)
