@@ -69,6 +69,84 @@ with suppress(AttributeError):  # of the driver: there is no GPU to load the ker
     nothing[(1,)](x)
 assert compiled == ["nothing"], compiled
 """
+BY_PROCESSES = """
+import torch
+from triton import knobs
+from triton.runtime import _async_compile, driver
+from bench.offline.compiler import OfflineDriver
+from tests.runtime.test_precompile import fails, stores
+from tvdnn.kernels.language import gluon
+from tvdnn.runtime import precompile
+from tvdnn.runtime.precompile import compiling
+from tvdnn.workers.process import _running
+
+driver.set_active(OfflineDriver(90))
+hits = {}
+def note(*, src, cache_hit, **_):
+    hits.setdefault(src.name, []).append(cache_hit)
+knobs.compilation.listener = note
+x = torch.empty(1 << 16, device="meta")
+box = gluon.swizzled(torch.empty(64, 64, dtype=torch.bfloat16, device="meta"), [64, 64])
+
+def launches():
+    for number in range(precompile.FEW):
+        stores[(1,)](x, number, SHIFT=number, num_warps=4)
+    gluon._trial_kernel[(1,)](box, box, num_warps=4)
+
+reported = []
+with compiling(torch.device("cpu"), lambda *each: reported.append(each), cores=2):
+    launches()
+    launches()
+    fails[(1,)](x)
+    others = _async_compile.active_mode.get()._others
+    assert others._worker.result() in _running, "no process starts while kernels are collected"
+assert not _running, "a process is left"
+assert hits == {"stores": [True] * precompile.FEW, "_trial_kernel": [True]}, hits
+fractions = [fraction for stage, fraction in reported if stage == "compiling"]
+assert fractions == sorted(fractions) and fractions[0] == 0.0 and fractions[-1] == 1.0, reported
+
+precompile.CompileProcess = None  # where everything is cached, no process starts
+for kernel in (stores, gluon._trial_kernel):
+    kernel.device_caches.clear()
+with compiling(torch.device("cpu"), cores=2):
+    launches()
+assert hits == {"stores": [True] * 2 * precompile.FEW, "_trial_kernel": [True] * 2}, hits
+"""
+STOPPED = """
+from contextlib import suppress
+import torch
+from triton import knobs
+from triton.runtime import _async_compile, driver
+from bench.offline.compiler import OfflineDriver
+from tests.runtime.test_precompile import stores
+from tvdnn.runtime import precompile
+from tvdnn.runtime.precompile import compiling
+from tvdnn.workers.process import _running
+
+driver.set_active(OfflineDriver(90))
+compiled = []
+knobs.compilation.listener = lambda *, src, **_: compiled.append(src.name)
+x = torch.empty(1 << 16, device="meta")
+
+def launches():
+    for number in range(precompile.FEW):
+        stores[(1,)](x, number, SHIFT=number, num_warps=4)
+
+def interrupted(stage, fraction):
+    if _running:
+        raise KeyboardInterrupt
+
+with suppress(KeyboardInterrupt):
+    with compiling(torch.device("cpu"), interrupted, cores=2):
+        launches()
+    raise SystemExit("the interrupt was lost")
+assert not _running and not compiled, compiled
+stores.device_caches.clear()
+with compiling(torch.device("cpu"), cores=2):
+    launches()
+    _async_compile.active_mode.get()._others._worker.result().end()
+assert compiled == ["stores"] * precompile.FEW, compiled
+"""
 
 
 @triton.jit
@@ -81,16 +159,35 @@ def nothing(x_ptr) -> None:  # noqa: ANN001
     pass
 
 
+@triton.jit
+def stores(x_ptr, value, SHIFT: tl.constexpr) -> None:  # noqa: ANN001, N803
+    tl.store(x_ptr + SHIFT, value)
+
+
 def test_launches_within_do_not_run_and_launches_behind_do(tmp_path: Path) -> None:
     """With Triton's compiler, for a GPU that is not there, apart from the interpreter.
 
     Behind, kernels are ready, or those that failed or were interrupted are compiled anew.
     """
-    script = ON_ITS_OWN + LAUNCHED_AGAIN
+    run_compiler(ON_ITS_OWN + LAUNCHED_AGAIN, tmp_path)
+
+
+def test_other_processes_leave_every_kernel_in_the_cache(tmp_path: Path) -> None:
+    """Kernels of Triton and of Gluon, with descriptors. One that fails fails here again."""
+    run_compiler(BY_PROCESSES, tmp_path)
+
+
+def test_threads_compile_where_processes_are_stopped(tmp_path: Path) -> None:
+    """An interrupt leaves no process. Where a process was killed, threads compile its kernels."""
+    run_compiler(STOPPED, tmp_path)
+
+
+def run_compiler(script: str, cache: Path) -> None:
+    """Run a script in a process with Triton's compiler and an empty cache."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        env=environment | {"TRITON_CACHE_DIR": str(cache)},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

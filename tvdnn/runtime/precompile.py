@@ -1,21 +1,31 @@
 """Parallel compilation of kernels before their first launch."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
-from triton import AsyncCompileMode
+from triton import AsyncCompileMode, JITFunction
 from triton.runtime import _async_compile
 
+from ..errors import WorkerError
 from ..workers.cores import usable_cores
+from .compile_process import CompileProcess
+from .kernel_sources import KernelSource, can_pack, source_of
 from .triton_launchers import keep_launchers_apart
 
 keep_launchers_apart()
 THREADS: Final = 12
+# Threads compile fewer kernels than this before another process has imported torch and Triton.
+FEW: Final = 8
+# Each process that compiles takes some 300 MB beside what it shares.
+MOST_PROCESSES: Final = 32
+# Seconds between two looks at how many kernels other processes have compiled.
+LOOK_S: Final = 0.2
+STAGE: Final = "compiling"
 # A function that compiles a kernel, and one that receives the compiled kernel.
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 _NOT_RUN: Final = SimpleNamespace(
@@ -27,19 +37,26 @@ _NOT_RUN: Final = SimpleNamespace(
 
 
 @contextmanager
-def compiling(device: torch.device) -> Iterator[None]:
+def compiling(
+    device: torch.device,
+    progress: Callable[[str, float], None] | None = None,
+    *,
+    cores: int | None = None,
+) -> Iterator[None]:
     """Collect the kernels that launches inside the context ask for, and compile them on exit.
 
-    Launches of uncompiled kernels do nothing inside. Compiled kernels are also loaded on the
-    present GPU. A kernel that fails to compile fails again at its launch. Compiled one after
-    another, the kernels of ResNet-50 take 45 s. Kernels compiled before, and torch's own kernels,
-    run inside the context on whatever the skipped launches left.
+    Launches of Triton's kernels do nothing inside. Torch's own kernels run inside the context on
+    whatever the skipped launches left. Compiled kernels are also loaded on the present GPU. A
+    kernel that fails to compile fails again at its launch. On more than one core, many kernels are
+    compiled by as many processes as there are `cores`, those of this process where none are given.
+    Compiled one after another, the kernels of ResNet-50 take 45 s.
     """
     on_gpu = device.type == "cuda"
     begin = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
+    cores = cores or usable_cores()
     with (
-        ThreadPoolExecutor(min(THREADS, usable_cores()), initializer=begin) as threads,
-        _Compiling(threads, load=on_gpu),
+        ThreadPoolExecutor(min(THREADS, cores), initializer=begin) as threads,
+        _Compiling(threads, min(MOST_PROCESSES, cores), progress, load=on_gpu),
     ):
         yield
 
@@ -65,25 +82,74 @@ class _Deferred:
 class _Compiling(AsyncCompileMode):  # type: ignore[misc]
     """Triton's mode of asynchronous compilation, with all compilation at its end.
 
-    Compilation that began at once would take the interpreter lock from the launching thread.
+    Compilation in this process that began at once would take the interpreter lock from the
+    launching thread.
     """
 
-    def __init__(self, executor: Executor, *, load: bool) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        processes: int,
+        progress: Callable[[str, float], None] | None,
+        *,
+        load: bool,
+    ) -> None:
         super().__init__(executor)
-        self._load = load
+        self._load, self._processes = load, processes
+        self._progress = progress
         self._jobs: dict[str, Job] = {}
+        self._missing: list[KernelSource] = []  # for other processes
+        self._others: CompileProcess | None = None
 
     def submit(
         self, key: str, compile_: Callable[[], Any], finalize: Callable[[Any], None], *_: Any
     ) -> _Deferred:
         """Note the kernel. Triton 3.9 also passes a callback that drops a failed kernel."""
+        if key not in self._jobs:
+            self._look_for(key, compile_)
         self._jobs[key] = compile_, finalize
         return _Deferred(self, self._jobs[key])
 
+    def _look_for(self, key: str, compile_: Callable[[], Any]) -> None:
+        """Note a kernel that another process can compile, if Triton's cache does not have it."""
+        source = source_of(key, compile_) if self._processes > 1 else None
+        if source is None or source.is_compiled or not can_pack(source):
+            return
+        self._missing.append(source)
+        if len(self._missing) == FEW:  # the process starts while further kernels are collected
+            self._others = CompileProcess(self._processes)
+
     def __exit__(self, kind: type[BaseException] | None, *raised: Any) -> None:
-        super().__exit__(kind, *raised)  # launches run from here on
-        if kind is None:
-            list(self.executor.map(self._make, self._jobs.values()))
+        try:
+            super().__exit__(kind, *raised)  # launches run from here on
+            if kind is None:
+                self._compile()
+        finally:
+            if self._others is not None:
+                self._others.close()
+
+    def _compile(self) -> None:
+        self._report(0.0)
+        if self._others is not None:
+            with suppress(WorkerError):  # threads then compile the rest
+                self._wait(self._others)
+        made = [self.executor.submit(self._make, job) for job in self._jobs.values()]
+        for done, _ in enumerate(as_completed(made), 1):
+            if self._others is None:
+                self._report(done / len(made))
+        self._report(1.0)
+
+    def _wait(self, others: CompileProcess) -> None:
+        """Wait for other processes, and report the share of kernels that the cache has."""
+        compiled = others.compile(self._missing)
+        while not compiled.done():
+            wait([compiled], LOOK_S)
+            self._report(sum(each.is_compiled for each in self._missing) / len(self._missing))
+        compiled.result()
+
+    def _report(self, fraction: float) -> None:
+        if self._progress is not None and self._jobs:
+            self._progress(STAGE, fraction)
 
     def _make(self, job: Job) -> None:
         compile_, finalize = job
@@ -92,3 +158,20 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
             if self._load:
                 kernel._init_handles()
             finalize(kernel)
+
+
+def _skip_launches_while_compiling() -> None:
+    """Let launches inside `compiling` only compile, also those of kernels compiled before."""
+    run = JITFunction.run
+    if hasattr(run, "__wrapped__"):
+        return
+
+    @wraps(run)
+    def compile_or_run(self: JITFunction, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+        skips = isinstance(_async_compile.active_mode.get(), _Compiling)
+        return run(self, *args, warmup=warmup or skips, **kwargs)
+
+    JITFunction.run = compile_or_run
+
+
+_skip_launches_while_compiling()

@@ -1,42 +1,35 @@
-"""A worker process: `python -m tvdnn.workers PARENT NICENESS` runs the jobs that its parent sends.
+"""A worker process: `python -m tvdnn.workers PARENT NICENESS MODULE...` runs its parent's jobs.
 
-A job is a pickled function without arguments, read from standard input; its answer is written to
-what was standard output. The worker ends as soon as its parent does.
+It first imports the modules. A job is a pickled function without arguments, read from standard
+input; its answer is written to what was standard output. The worker ends as soon as its parent
+does.
 """
 
-import ctypes
 import os
 import pickle
-import signal
 import sys
+from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
 from traceback import format_exception
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from .attempt import Attempt
 from .messages import receive, send
-
-_SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of Linux's prctl
+from .parent import end_with
 
 
 def main() -> None:
-    parent, niceness = map(int, sys.argv[1:])
-    _end_with(parent)
-    os.nice(niceness)
+    parent, niceness, *modules = sys.argv[1:]
+    end_with(int(parent))
+    os.nice(int(niceness))
     requests, answers = sys.stdin.buffer, _own_output()
     jobs = SimpleQueue[bytes]()
     Thread(target=_read, args=(requests, jobs), daemon=True).start()
+    for module in modules:
+        import_module(module)
     while True:
         send(answers, _answer(jobs.get()))
-
-
-def _end_with(parent: int) -> None:
-    """Be killed when the parent dies, however busy this process is then (on Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before
-        os._exit(1)
 
 
 def _own_output() -> BinaryIO:

@@ -1,0 +1,100 @@
+"""Sources of kernels: what Triton compiles, as bytes for another process.
+
+A source names a kernel by module and name, and holds its signature, constants, attributes, target
+and options. From the same source another process makes the same entry of Triton's cache.
+"""
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from inspect import getclosurevars
+from io import BytesIO
+from types import FunctionType
+from typing import Any, Final
+
+import triton
+from triton.runtime.cache import get_cache_manager
+from triton.runtime.jit import JITCallable
+
+_PARTS: Final = ("src", "target", "options")
+_LONGEST_NAME: Final = 150  # characters of a kernel's name in the names of its files
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """The arguments of `triton.compile`, and the key of the kernel in Triton's cache."""
+
+    key: str
+    source: Any  # triton.compiler.ASTSource, or Gluon's
+    target: Any  # triton.backends.compiler.GPUTarget
+    options: dict[str, Any]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether Triton's cache on disk has the kernel."""
+        manager = get_cache_manager(hashlib.sha256(self.key.encode()).hexdigest())
+        return manager.get_group(f"{self.source.name[:_LONGEST_NAME]}.json") is not None
+
+    def compile(self) -> None:
+        """Compile the kernel into Triton's cache, unless it is there."""
+        triton.compile(self.source, target=self.target, options=self.options)
+
+
+def source_of(key: str, compile_: Callable[[], Any]) -> KernelSource | None:
+    """The source that a function of Triton compiles, by the variables in its closure.
+
+    None for another function. The variables have these names in versions 3.6 to 3.9.
+    """
+    found = getclosurevars(compile_).nonlocals if isinstance(compile_, FunctionType) else {}
+    if any(name not in found for name in _PARTS):
+        return None
+    source, target, options = (found[name] for name in _PARTS)
+    return KernelSource(key, source, target, dict(vars(options)))
+
+
+def pack(sources: Iterable[KernelSource]) -> bytes:
+    """The sources as bytes. Kernels must be those that `can_pack`."""
+    stream = BytesIO()
+    _Packer(stream).dump(tuple(sources))
+    return stream.getvalue()
+
+
+def can_pack(source: KernelSource) -> bool:
+    """Whether another process can import the kernel and all functions among its constants."""
+    try:
+        pack([source])
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def unpack(packed: bytes) -> tuple[KernelSource, ...]:
+    """The sources of `pack`, in any process. Imports the modules of their kernels."""
+    sources: tuple[KernelSource, ...] = _Unpacker(BytesIO(packed)).load()
+    return sources
+
+
+class _Packer(pickle.Pickler):
+    """Names Triton's functions by module and name."""
+
+    def persistent_id(self, obj: Any) -> tuple[str, str] | None:
+        if not isinstance(obj, JITCallable):
+            return None
+        module, name = obj.fn.__module__, obj.fn.__qualname__
+        if module == "__main__" or _named(module, name) is not obj:
+            raise pickle.PicklingError(f"{module}.{name} cannot be imported by another process")
+        return module, name
+
+
+class _Unpacker(pickle.Unpickler):
+    def persistent_load(self, pid: tuple[str, str]) -> Any:
+        return self.find_class(*pid)
+
+
+def _named(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
