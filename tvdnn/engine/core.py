@@ -29,6 +29,7 @@ from .build import DEFAULT_HARDWARE, default_costs, with_chunks
 from .computed_weights import ComputedParameters
 from .control import make_control
 from .engine_request import EngineRequest, Resolved
+from .first_step import FirstStep
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .new_plans import NewPlans
@@ -60,6 +61,7 @@ class Core:
         self.module = ModuleTensors(net, requested.device)
         self.device = self.module.device
         self.requested = requested
+        self.first_step = requested.first_step or FirstStep(requested.progress)
         cuda = self.device.type == "cuda"
         self.kernels = requested.kernels or ("triton" if cuda else "torch")
         self.computed = ComputedParameters(self.device)
@@ -124,7 +126,7 @@ class Core:
             self.new_plans.measured.watch(key, StepWatch(self.runners[key], None))
             self.measures_next = False
         with self.on_device():
-            self.memory.fit(self.runners[key].schedule, self._suspend)
+            self.memory.fit(self.runners[key].schedule, self._suspend, self.first_step)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
 
@@ -140,6 +142,8 @@ class Core:
     def run(self, key: Hashable, half: int = 0) -> None:
         """Run one half of the step of the runner for `key`; watch the first steps."""
         runner, costs = self.runners[key], self.costs[key]
+        if not self.first_step.ended:
+            self.first_step("running", 0.0)
         if self.new_plans.measured.run(key, runner, costs, half):
             self._ask(key)
         if half == len(runner.halves) - 1:
@@ -147,6 +151,7 @@ class Core:
 
     def follow(self, key: Hashable) -> None:
         """Note that a step for `key` was run to its end."""
+        self.first_step.end(self.synchronize)
         found = self.runners[key], self.costs[key], self._pinned_budget
         self.new_plans.counts.follow(key, *found)
         self.new_plans.rounding.follow(key)
@@ -210,11 +215,12 @@ class Core:
             self._watch(key)
 
     def _replace_runner(self, key: Hashable, schedule: Schedule, updates: UpdatesOf) -> None:
-        self._synchronize()  # the step before may still run
+        self.synchronize()  # the step before may still run
         self.runners[key].close()
         self.runners[key] = self._runner_of(schedule, self._resolved[key], updates)
 
-    def _synchronize(self) -> None:
+    def synchronize(self) -> None:
+        """Wait for all work on the network's GPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -245,10 +251,6 @@ class Core:
         with self.on_device():
             self.memory.close()
 
-    def report(self, stage: str, fraction: float) -> None:
-        if self.requested.progress is not None:
-            self.requested.progress(stage, fraction)
-
     def resolve(self, network: Network, settings: Settings) -> Resolved:
         """The graph of a step, and how to plan and run it, as requested or as tuned.
 
@@ -273,6 +275,7 @@ class Core:
         return torch.cuda.get_device_name(self.device) if cuda else DEFAULT_HARDWARE
 
     def _make(self, key: Hashable, resolved: Resolved, updates: UpdatesOf) -> Runner:
+        self.first_step("tracing", 1.0)
         self._resolved[key] = resolved
         self.costs[key], budget = self._find_costs(resolved)
         schedule = self._plan(key, resolved, self.costs[key], budget)
@@ -284,7 +287,7 @@ class Core:
         requested = self.requested
         limits = budget, requested.host_budget, requested.tiers
         problem = Problem(resolved.graph, costs, *limits, paged=self._paged)
-        choice, progress = resolved.choice, requested.progress
+        choice, progress = resolved.choice, self.first_step
         exact = problem.schedule(choice.policy, lead=choice.lead, progress=progress)
         return self.new_plans.rounding.schedule(key, problem, exact, choice.lead, progress)
 
@@ -309,7 +312,7 @@ class Core:
             clock=self.requested.clock,
             copies=resolved.choice.copies,
             configurations=resolved.configurations,
-            progress=self.requested.progress,
+            progress=self.first_step,
         )
 
     def _find_costs(self, resolved: Resolved) -> tuple[Costs, int | None]:
@@ -342,5 +345,5 @@ class Core:
                 configurations=resolved.configurations,
                 file=self.memory.file,
                 file_limit=self.requested.tiers.nbytes.get(FILE),
-                progress=self.requested.progress,
+                progress=self.first_step,
             )

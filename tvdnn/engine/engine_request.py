@@ -16,6 +16,7 @@ from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
 from ..units import Limit, parse_bytes, parse_limit
 from .build import ChunkSize, Progress
+from .first_step import FirstStep
 
 CPU: Final = torch.device("cpu")
 CHECK_EVERY: Final = 1000  # steps
@@ -39,6 +40,7 @@ class EngineRequest:
     costs: Costs | None = None  # instead of measured ones
     slab: Slab | None = None  # to share with other engines
     progress: Progress | None = None
+    first_step: FirstStep | None = None  # begun before, which has `progress`
     feedback: bool = True  # plan anew by what the first steps take, where costs are measured
     allowed: float | None = None  # error of a gradient by rounded maps; None: no map is rounded
     check_every: int = CHECK_EVERY  # steps between two checks of that error

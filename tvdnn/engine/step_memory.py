@@ -8,6 +8,7 @@ from ..planner.ir.schedule import Schedule
 from ..runtime.arena import Arena
 from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
+from .build import Progress
 from .engine_request import EngineRequest
 
 
@@ -24,16 +25,18 @@ class StepMemory:
         self.arena = Arena(device)
         self.peer = Arena(device)  # stands in for that of another GPU
 
-    def fit(self, schedule: Schedule, suspend: Callable[[], None]) -> None:
+    def fit(self, schedule: Schedule, suspend: Callable[[], None], progress: Progress) -> None:
         """Grow to the bytes of `schedule`. `suspend` has all runners let the old bytes go."""
         nbytes, pages = max(1, schedule.arena_nbytes), schedule.pages
         slab_nbytes, peer_nbytes = schedule.slab_nbytes, schedule.peer_nbytes
         fits = self.slab.nbytes >= slab_nbytes and self.peer.nbytes >= peer_nbytes
         if not fits or not self.arena.holds(nbytes, pages):
+            progress("allocating", 0.0)
             suspend()
             self.arena.reserve(nbytes, pages)
             self.slab.reserve(max(1, slab_nbytes))
             self.peer.reserve(peer_nbytes)
+            progress("allocating", 1.0)
         if self.file is not None:
             self.file.reserve(schedule.file_nbytes)
 

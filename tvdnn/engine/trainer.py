@@ -41,6 +41,7 @@ from .engine_request import (
     requested_memory,
     requested_rounding,
 )
+from .first_step import FirstStep
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
@@ -127,14 +128,14 @@ class Trainer:
         clock: Costs | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.net = net
+        self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         spec: Spec = optimizer or SGD()
         machine: dict[str, Any] = {"costs": costs, "clock": clock, "slab": slab}
         machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
-        machine |= {"kernels": kernels, "feedback": feedback, "progress": progress}
+        machine |= {"kernels": kernels, "feedback": feedback, "first_step": first_step}
         policy, rounding = requested_rounding(policy, allow, lossy_check_every)
         requested = EngineRequest(
             **requested_memory(budget, host_budget, file, file_budget, peer_budget),
@@ -185,6 +186,11 @@ class Trainer:
     def predicted(self) -> Timeline:
         """The simulated timeline of a step on a batch like the example."""
         return simulate(self.schedule, self.costs)
+
+    @property
+    def first_step(self) -> Mapping[str, float]:
+        """Seconds from the making of the trainer to the end of its first step, by part."""
+        return self._core.first_step.seconds
 
     @property
     def feedback(self) -> Calibration | None:
@@ -260,10 +266,10 @@ class Trainer:
         seconds = []
         for _ in range(steps):
             self.settle()
-            self._synchronize()
+            self._core.synchronize()
             begin = time.perf_counter()
             self.step(x, y)
-            self._synchronize()
+            self._core.synchronize()
             seconds.append(time.perf_counter() - begin)
         return median(seconds)
 
@@ -332,10 +338,6 @@ class Trainer:
                 "choose a divisor"
             )
         self._batches.check(x, y, self._steps.target_shape, self._steps.target_dtype)
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def _measure_foreign(net: nn.Module) -> int:

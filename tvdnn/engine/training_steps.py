@@ -175,9 +175,8 @@ class TrainingSteps:
         return self._core.runner(self.key(shape, mode), resolved, updates, begins=begins)
 
     def _resolved(self, shape: tuple[int, ...], mode: Mode) -> Resolved:
-        self._core.report("tracing", 0.0)
+        self._core.first_step("tracing", 0.0)
         network = self._trace(shape)
-        self._core.report("tracing", 1.0)
         kept = self._sums.nbytes_beside(network) if mode is Mode.TRAIN else 0
         reserve = self._settings.reserve + kept
         reserve += self.optimizer.planned_state.idle_nbytes(self._trained_by(network))

@@ -116,13 +116,12 @@ class VirtualSteps:
 
     def _resolved(self, key: StepKey) -> Resolved:
         core = self.core_now()
-        core.report("tracing", 0.0)
+        core.first_step("tracing", 0.0)
         inputs = tuple(
             torch.empty(shape, device="meta", requires_grad=number in key.input_grads)
             for number, shape in enumerate(key.shapes)
         )
         network = trace(self._net, inputs, opaque=self._requested.opaque, graded=key.grad_mode)
-        core.report("tracing", 1.0)
         settings = replace(
             self._settings,
             dtype=key.dtype,

@@ -29,6 +29,7 @@ from .engine_request import (
     requested_memory,
     requested_rounding,
 )
+from .first_step import FirstStep
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
 
@@ -81,6 +82,7 @@ def virtualize(
 
     Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
+    began = FirstStep(progress)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     device = _made_ready(net, inputs, opaque)
     policy, rounding = requested_rounding(policy, allow, lossy_check_every)
@@ -91,10 +93,8 @@ def virtualize(
     fields |= {"choice": requested_choice(policy, lead, copies), "dtype": dtype, "opaque": opaque}
     fields |= {"sized": is_sized(chunk_size, sections), "device": device, "feedback": feedback}
     fields |= {"costs": costs, "clock": clock, "kernels": kernels, "progress": progress}
-    fields |= {"order_seed": order_seed, "delay_seed": delay_seed}
-    virtualized = Virtualized(net, settings, EngineRequest(**fields))
-    virtualized.prepare(*inputs)
-    return virtualized
+    fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "first_step": began}
+    return Virtualized(net, settings, EngineRequest(**fields)).prepare(*inputs)
 
 
 def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> torch.device:

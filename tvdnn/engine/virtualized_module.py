@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
@@ -55,6 +55,11 @@ class Virtualized(nn.Module):
         return self.schedule.plan
 
     @property
+    def first_step(self) -> Mapping[str, float]:
+        """Seconds from `virtualize` to the end of the first step, by part: what one waits for."""
+        return self._steps.core_now().first_step.seconds
+
+    @property
     def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return self._steps.feedback()
@@ -84,9 +89,10 @@ class Virtualized(nn.Module):
         """
         self._steps.settle()
 
-    def prepare(self, *inputs: Tensor) -> None:
-        """Plan and capture for inputs of these shapes."""
+    def prepare(self, *inputs: Tensor) -> "Virtualized":
+        """Plan and capture for inputs of these shapes; returns itself."""
         self._steps.runner(self._steps.key(inputs, graded=self._has_gradients(inputs)))
+        return self
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The network's outputs, copied out of the arena; its own for a batch of no samples.
@@ -151,11 +157,12 @@ class Virtualized(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
         """A copy of the parameters with the same settings; it plans anew at its first call."""
-        requested = replace(self._requested, slab=None)
+        requested = replace(self._requested, slab=None, first_step=None)
         return Virtualized(copy.deepcopy(self._net, memo), self._settings, requested)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        requested = replace(self._requested, slab=None, costs=None, progress=None, clock=None)
+        own: dict[str, Any] = dict.fromkeys(("slab", "costs", "progress", "first_step", "clock"))
+        requested = replace(self._requested, **own)
         return Virtualized, (self._net, self._settings, requested)
 
     def train(self, mode: bool = True) -> "Virtualized":

