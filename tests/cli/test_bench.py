@@ -74,6 +74,7 @@ def test_a_bench_on_the_cpu_runs_every_policy_to_the_same_losses(capsys: Capture
     assert all(row["step_s"] > 0 and row["planned_peak_bytes"] <= 3 * MIB for row in ran)
     assert all(row["predicted_s"] is None and row["stall_s"] is None for row in ran)
     assert all(row["feedback"] for row in ran)
+    assert all({"tracing", "planning", "running"} < row["first_step_s"].keys() for row in ran)
     assert all(row["versions"]["torch"] == torch.__version__ for row in rows)
 
 
@@ -114,6 +115,7 @@ def test_the_main_job_trains_digits_and_simulates_the_headline(
     ]
     assert [line.split()[0] for line in lines if line.split()[0] in policies] == [
         "keep",
+        "keep",  # of the table of first steps
         *policies,
     ]
     assert sum(line.endswith("as keep") for line in lines) == 2

@@ -1,6 +1,7 @@
 """`tvdnn doctor`: its findings on a machine."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ def test_doctor_names_what_it_finds(capsys: Captured, tmp_path: Path) -> None:
     assert found["torch"]["value"] == torch.__version__
     names = ("GPU", "triton", "host memory free", "lockable memory (ulimit -l)", "C compiler")
     assert all(name in found and name in out for name in names)
+    first = found["first step of lenet5(64)"]["value"]
+    assert re.match(r"\d+\.\d s: other \d+\.\d, tracing ", first)
+    assert "planning" in first
+    assert "running" in first
     assert (found["GPU"]["value"] == "none") is not torch.cuda.is_available()
 
 
@@ -29,3 +34,4 @@ def test_doctor_fails_where_torch_is_too_old(
     assert code == 1
     assert any("install torch>=2.11" in line for line in table(out))
     assert "install triton" not in out
+    assert "first step" not in out

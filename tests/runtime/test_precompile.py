@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ import triton
 import triton.language as tl
 from triton.runtime import _async_compile
 
-from tvdnn.runtime.precompile import compiling
+from tests.support.networks import NetworkMaker
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.costs import Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.schedule import Lane
+from tvdnn.planner.make import make_schedule
+from tvdnn.runtime.precompile import compile_launches, compiling
+from tvdnn.units import KIB
 
 CPU = torch.device("cpu")
 ON_ITS_OWN = """
@@ -239,6 +249,27 @@ def test_kernels_are_loaded_on_the_present_gpu(monkeypatch: pytest.MonkeyPatch) 
         ask("a", Kernel, lambda _: None)
         assert not loaded
     assert loaded == [3]
+
+
+def test_launches_of_a_schedule_are_tried_but_no_copies_and_no_eager_ops() -> None:
+    maker = NetworkMaker((4, 16, 16, 4))
+    for _ in range(3):
+        maker.conv(8)
+        maker.relu()
+    maker.flatten()
+    maker.linear(4)
+    graph = expand(maker.build(), Settings("fp32", 16 * KIB, optimizer=SGD()))
+    first = graph.passes[0].op
+    graph = replace(graph, ops={**graph.ops, first: replace(graph.ops[first], kind="opaque")})
+    schedule = make_schedule(graph, Roofline(load("H200"), "fp32"), policy="vdnn-all")
+    called = list[int]()
+    steps = range(len(schedule.steps))
+    compile_launches(schedule, [partial(called.append, number) for number in steps], CPU)
+    lanes = {schedule.steps[number].lane for number in steps}
+    assert lanes == {Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH}
+    tried = [schedule.steps[number] for number in called]
+    assert {step.lane for step in tried} == {Lane.COMPUTE}
+    assert {graph.passes[step.pass_index].op for step in tried} == graph.ops.keys() - {first}
 
 
 def ask(name: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]) -> None:

@@ -28,7 +28,7 @@ from ..planner.make import Problem
 from ..planner.rounding import rounding_policy
 from ..report.charts import lanes_chart
 from ..report.rows import Row, against_keep
-from ..report.tables import rows_table
+from ..report.tables import first_steps_table, rows_table
 from ..units import GIB, Limit, format_bytes
 from .digits import train_digits
 from .options import (
@@ -203,7 +203,8 @@ def _show(rows: Sequence[Row], json_file: str | None) -> None:
     subjects = itertools.groupby(rows, key=lambda row: (row.net, row.hardware, row.simulated))
     for _, group in subjects:
         part = tuple(group)
-        show(rows_table(part, note=_note(part[0])), json_file=json_file)
+        tables = rows_table(part, note=_note(part[0])), first_steps_table(part)
+        show(*filter(None, tables), json_file=json_file)
     write_json([row.to_json() for row in rows], json_file)
 
 

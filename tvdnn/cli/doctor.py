@@ -1,4 +1,4 @@
-"""`tvdnn doctor`: the GPU, versions, copy rates and pinnable memory, with cures for faults."""
+"""`tvdnn doctor`: the GPU, versions, copy rates, pinnable memory and a first step, with cures."""
 
 import os
 import resource
@@ -14,7 +14,11 @@ import torch
 import typer
 from rich.table import Table
 
-from ..experiment.measure import device_name
+from .. import models
+from ..engine import Trainer
+from ..experiment.data import random_batch
+from ..experiment.measure import device_name, present_device
+from ..experiment.progress import StageReport
 from ..experiment.request import software
 from ..report.tables import LOOK
 from ..runtime.host_slab import available_nbytes
@@ -35,6 +39,8 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
 COMPILERS = ("gcc", "clang", "cc")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 GB = 1e9
+# The network whose first step is timed.
+SMALL, SMALL_BATCH = "lenet5", 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ def doctor(json_file: JsonFile = None) -> None:
         report("looking", 0.0)
         findings = (*findings_of_versions(), *_extras(), *_device(), *_host())
         report("looking", 1.0)
+        if not any(finding.fatal for finding in findings):
+            findings = (*findings, _first_step(report))
     show(findings_table(findings), json_file=json_file)
     write_json([_json(finding) for finding in findings], json_file)
     raise typer.Exit(FAILED if any(finding.fatal for finding in findings) else DONE)
@@ -127,6 +135,20 @@ def _copies(device: torch.device) -> Iterator[Finding]:
     both = f"{link.out_duplex / GB:.1f} and {link.back_duplex / GB:.1f} GB/s"
     yield Finding("copies, one way at a time", alone)
     yield Finding("copies, both ways at once", both)
+
+
+def _first_step(report: StageReport) -> Finding:
+    """Seconds to the end of a small network's first step here, by part."""
+    device = present_device(None)
+    net, batch = models.by_name(SMALL).to(device.device), SMALL_BATCH
+    x, y = random_batch(batch, models.image_shape(SMALL), 10, device.device)
+    trainer = Trainer(net, x, slab=device.slab, progress=report)
+    trainer.step(x, y)
+    parts = trainer.first_step
+    trainer.close()
+    device.slab.close()
+    named = ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())
+    return Finding(f"first step of {SMALL}({batch})", f"{sum(parts.values()):.1f} s: {named}")
 
 
 def _host() -> Iterator[Finding]:

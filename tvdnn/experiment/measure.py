@@ -166,6 +166,7 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
         loss=losses[-1],
         timeline=trainer.timeline(x, y) if cuda else None,
         losses=tuple(losses[1:]),
+        first_step_s=dict(trainer.first_step),
     )
 
 

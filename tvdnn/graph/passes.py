@@ -173,6 +173,10 @@ class Graph:
         """The rows of every map: the row tiles of all samples."""
         return self.network.batch * self.row_tiles
 
+    def is_eager(self, pass_: Pass) -> bool:
+        """True if torch's own code runs the op of a pass."""
+        return self.ops[pass_.op].kind == "opaque"
+
     @property
     def fixed_nbytes(self) -> int:
         return sum(self.fixed.values())

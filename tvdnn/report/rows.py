@@ -54,7 +54,8 @@ class Measurement:
     """Results of running a schedule: seconds of the median step, peak bytes and the last loss.
 
     `losses` are those of all timed steps, where kept. `peak_nbytes` and `timeline` are None on a
-    CPU, which measures neither.
+    CPU, which measures neither. `first_step_s` are the seconds from the making of the engine to the
+    end of its first step, by part.
     """
 
     step_s: float
@@ -62,6 +63,7 @@ class Measurement:
     loss: float
     timeline: Timeline | None = None
     losses: tuple[float, ...] | None = None
+    first_step_s: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,8 @@ class Row(_Subject):
     that round them: losses then differ from the second step on. `feedback` says whether the plan
     was made again from measured times; None where nothing ran. `reason` says why it is infeasible.
     `fragmentation` is the idle share of the arena at its fullest step. `coded_bytes` are those of
-    the sections that rest in a code, as they are raw.
+    the sections that rest in a code, as they are raw. `first_step_s` are the seconds that one waits
+    for the first step, by part.
     """
 
     simulated: bool
@@ -99,6 +102,7 @@ class Row(_Subject):
     slowdown: float | None = None
     loss: float | None = None
     losses: tuple[float, ...] | None = None
+    first_step_s: Mapping[str, float] | None = None
     equal: bool | None = None
     lossy: bool = False
     feedback: bool | None = None
@@ -166,6 +170,7 @@ def measured_row(
         peak_bytes=measurement.peak_nbytes,
         loss=measurement.loss,
         losses=measurement.losses,
+        first_step_s=measurement.first_step_s,
         feedback=feedback,
     )
 

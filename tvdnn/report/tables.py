@@ -84,6 +84,25 @@ def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
     return table
 
 
+def first_steps_table(rows: Sequence[Row]) -> Table | None:
+    """A line for each row: seconds from the start to the end of the first step, by part.
+
+    None where no row has them.
+    """
+    timed = [(row, row.first_step_s) for row in rows if row.first_step_s]
+    if not timed:
+        return None
+    table = Table(title="seconds to the end of the first step", **LOOK)
+    parts = list(dict.fromkeys(part for _, found in timed for part in found))
+    for heading in ("policy", "budget", "all", *parts):
+        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    for row, found in timed:
+        texts = [_number(found.get(part), ".1f") for part in parts]
+        whole = f"{sum(found.values()):.1f}"
+        table.add_row(row.policy, format_bytes(row.budget_bytes), whole, *texts)
+    return table
+
+
 def sweep_table(rows: Sequence[Row]) -> Table:
     """A line for each budget: the milliseconds of each policy, and the lower bound."""
     table = Table(title=subject(rows[0]), **LOOK)

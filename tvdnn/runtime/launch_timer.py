@@ -1,6 +1,6 @@
 """Scratch memory: device bytes on which passes are launched to be timed."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
@@ -88,15 +88,19 @@ class Scratch:
         fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, forms, rows) <= room]
         return tuple(fits or [min(wanted)])
 
-    def compile(self, launches: Iterable[PassInForms]) -> None:
+    def compile(
+        self,
+        launches: Iterable[PassInForms],
+        progress: Callable[[str, float], None] | None = None,
+    ) -> None:
         """Compile the kernels of passes in parallel, except for eager ops.
 
         Kernels of eager ops may tune themselves, and may depend on addresses.
         """
-        with compiling(self._device):
+        with compiling(self._device, progress):
             for index, forms in launches:
                 pass_ = self._graph.passes[index]
-                if self._graph.ops[pass_.op].kind != "opaque":
+                if not self._graph.is_eager(pass_):
                     self.try_out(index, self.row_counts(pass_, forms), forms)
 
     def try_out(self, index: int, counts: Iterable[int], forms: Forms = ()) -> None:

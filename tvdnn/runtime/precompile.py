@@ -1,6 +1,6 @@
 """Parallel compilation of kernels before their first launch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -12,6 +12,7 @@ from triton import AsyncCompileMode, JITFunction
 from triton.runtime import _async_compile
 
 from ..errors import WorkerError
+from ..planner.ir.schedule import Lane, Schedule
 from ..workers.cores import usable_cores
 from .compile_process import CompileProcess
 from .kernel_sources import KernelSource, can_pack, source_of
@@ -59,6 +60,24 @@ def compiling(
         _Compiling(threads, min(MOST_PROCESSES, cores), progress, load=on_gpu),
     ):
         yield
+
+
+def compile_launches(
+    schedule: Schedule,
+    calls: Sequence[Callable[[], None]],
+    device: torch.device,
+    progress: Callable[[str, float], None] | None = None,
+) -> None:
+    """Compile the kernels of a schedule's launches by its calls, except those of eager ops.
+
+    Kernels of eager ops may tune themselves, and may depend on addresses.
+    """
+    graph = schedule.graph
+    with compiling(device, progress):
+        for step, call in zip(schedule.steps, calls, strict=True):
+            eager = step.pass_index >= 0 and graph.is_eager(graph.passes[step.pass_index])
+            if step.lane is Lane.COMPUTE and not eager:
+                call()
 
 
 class _Deferred:

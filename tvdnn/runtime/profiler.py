@@ -68,7 +68,9 @@ def profile(
     new = {
         k: each for k, each in zip(keys, launches, strict=True) if not cache.find(k, configurations)
     }
-    scratch.compile(new.values())
+    scratch.compile(new.values(), progress)
+    if progress is not None:
+        progress("profiling", 0.0)
     timed += [_timed_recode(scratch, recode) for recode in recodes]
     found = list(_measured(timed, scratch, cache, progress))
     del scratch, timed

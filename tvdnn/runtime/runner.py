@@ -24,6 +24,7 @@ from .file_calls import without_file
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .pages import Mapping
+from .precompile import compile_launches
 from .probe_calls import CallChange
 from .section_file import SectionFile
 from .views import NO_BYTES, ByteViews
@@ -63,6 +64,7 @@ class Runner:
         self.schedule = schedule
         self._tensors = tensors
         self._by_unit = kernels == "torch" and arena.device.type == "cpu"
+        self._kernels_name = kernels
         own = Configurations(configurations) if configurations else None
         self._kernels = kernel_set(kernels, own)
         self._precision = DTYPES[schedule.graph.dtype][1]
@@ -312,7 +314,10 @@ class Runner:
             file=self._file,
             delay_seed=self._delay_seed,
         )
-        executor.run_eagerly(0, len(self.schedule.steps), self._rehearsal())
+        rehearsal = self._rehearsal()
+        if self._kernels_name == "triton":
+            compile_launches(self.schedule, rehearsal, self._arena.device, self._progress)
+        executor.run_eagerly(0, len(self.schedule.steps), rehearsal)
         for number, half in enumerate(self.halves):
             if self._progress is not None:
                 self._progress("capturing", number / len(self.halves))
