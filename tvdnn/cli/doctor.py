@@ -22,6 +22,7 @@ from ..experiment.progress import StageReport
 from ..experiment.request import software
 from ..report.tables import LOOK
 from ..runtime.host_slab import available_nbytes
+from ..runtime.known_launches import known_launches
 from ..runtime.link import measure_link
 from ..runtime.releases import minor, untested_here
 from ..units import format_bytes
@@ -127,6 +128,9 @@ def _device() -> Iterator[Finding]:
     free, total = torch.cuda.mem_get_info(device)
     yield Finding("device memory", f"{format_bytes(free)} free of {format_bytes(total)}")
     yield from _copies(device)
+    known = known_launches(device_name(device))
+    shipped = f"{len(known.samples):,} known" if known.samples else "none known: they are measured"
+    yield Finding("seconds of launches", shipped)
 
 
 def _copies(device: torch.device) -> Iterator[Finding]:

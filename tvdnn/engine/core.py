@@ -346,4 +346,5 @@ class Core:
                 file=self.memory.file,
                 file_limit=self.requested.tiers.nbytes.get(FILE),
                 progress=self.first_step,
+                estimates=budget is None,  # which weigh little where all maps are kept
             )

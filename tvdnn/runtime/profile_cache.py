@@ -40,6 +40,11 @@ class ProfileCache:
         links = stored.get("links", {}).items()
         self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
 
+    @property
+    def measured(self) -> dict[str, Samples]:
+        """The measured seconds by key, without those of passes with configurations."""
+        return {key: each for key, each in self._samples.items() if key in self._asked}
+
     def find(self, key: str, configurations: Table) -> Samples | None:
         """The measured seconds of a pass with its configurations, or of a recode.
 

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import torch
 
 from ..graph import Form, Graph, Pass, Use, is_packed
-from ..planner.ir.costs import Forms, Profile, RecodeKind, Samples, form_choices
+from ..planner.ir.costs import Forms, Link, Profile, RecodeKind, Samples, form_choices
 from ..planner.ir.hardware import ASSUMED_LINKS
 from ..planner.ir.plan import FILE, HOST
 from ..planner.ir.settings import ENGINE, RULES, Table
 from .file_link import measure_file_link
-from .launch_timer import SCRATCH_NBYTES, Scratch
+from .known_launches import NOTHING, KnownLaunches, known_launches
+from .launch_timer import SCRATCH_NBYTES, PassInForms, Scratch
 from .link import measure_link, with_zero_copy
 from .profile_cache import ProfileCache
 from .recode_timer import recode_calls, recoded_sizes, recodes_of
@@ -44,6 +45,8 @@ def profile(
     file: SectionFile | None = None,
     file_limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
+    known: KnownLaunches | None = None,
+    estimates: bool = False,
 ) -> Profile:
     """Measure every distinct pass of `graph`, and its recodes, on at most `limit` bytes.
 
@@ -51,44 +54,85 @@ def profile(
     "kernel": the link is measured with such copies. The rates of `file` are measured on at most
     `file_limit` of its bytes. Parameters and optimizer state are never written. Measurements of
     this GPU, these versions, kernels and `configurations`, and of the file's folder, are taken from
-    the cache.
+    the cache, and else from `known` launches, those that ship where none are given. With
+    `estimates` further passes are not measured whose kernels were known to run on other sizes, nor
+    is a link that ships.
     """
-    cache = ProfileCache(device, kernels)
+    cache, gpu = ProfileCache(device, kernels), torch.cuda.get_device_name(device)
+    if known is None:
+        known = known_launches(gpu) if kernels == "triton" else NOTHING
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
-    launches = [
-        (index, forms) for index, pass_ in enumerate(graph.passes) for forms in form_choices(pass_)
-    ]
-    recodes = recodes_of(graph)
-    # References of packed codes wait for the GPU. No CUDA graph takes them.
-    if kernels == "torch" and device.type == "cuda":
-        recodes = tuple(each for each in recodes if not any(map(is_packed, each[:2])))
     scratch = Scratch(graph, device, kernels, most, configurations)
+    launches = [(n, forms) for n, pass_ in enumerate(graph.passes) for forms in form_choices(pass_)]
+    recodes = _measurable(recodes_of(graph), device, kernels)
     timed = [_timed_pass(graph, scratch, *each) for each in launches]
-    keys = [each.key for each in timed]
-    new = {
-        k: each for k, each in zip(keys, launches, strict=True) if not cache.find(k, configurations)
-    }
-    scratch.compile(new.values(), progress)
-    if progress is not None:
-        progress("profiling", 0.0)
     timed += [_timed_recode(scratch, recode) for recode in recodes]
-    found = list(_measured(timed, scratch, cache, progress))
+    found = {each.key: _find(each.key, cache, known, configurations) for each in timed}
+    estimated = _estimate(graph, launches, timed, found, known) if estimates else frozenset()
+    new = {k.key: each for k, each in zip(timed, launches, strict=False) if found[k.key] is None}
+    scratch.compile(new.values(), progress)
+    taken = list(_measured(timed, found, scratch, cache, progress))
     del scratch, timed
-    if copies not in cache.links:
-        link = measure_link(device, copies)
-        triton = kernels == "triton" and device.type == "cuda"
-        cache.links[copies] = with_zero_copy(link, device) if triton else link
-    links = {**ASSUMED_LINKS, HOST: cache.links[copies]}
+    links = _links(device, kernels, copies, cache, known if estimates else NOTHING)
     if file is not None:
         if file.place not in cache.links:
             cache.links[file.place] = measure_file_link(file, file_limit)
         links[FILE] = cache.links[file.place]
     cache.save()
     samples: dict[str, dict[frozenset[tuple[str, Form]], Samples]] = {}
-    for (index, forms), each in zip(launches, found, strict=False):
+    for (index, forms), each in zip(launches, taken, strict=False):
         samples.setdefault(graph.passes[index].name, {})[frozenset(forms)] = each
-    recoded = dict(zip(recodes, found[len(launches) :], strict=True))
-    return Profile(torch.cuda.get_device_name(device), links, samples, recoded)
+    recoded = dict(zip(recodes, taken[len(launches) :], strict=True))
+    return Profile(gpu, links, samples, recoded, frozenset(estimated))
+
+
+def _measurable(
+    recodes: tuple[RecodeKind, ...], device: torch.device, kernels: str
+) -> tuple[RecodeKind, ...]:
+    """The recodes that CUDA graphs take: references of packed codes wait for the GPU."""
+    if kernels != "torch" or device.type != "cuda":
+        return recodes
+    return tuple(each for each in recodes if not any(map(is_packed, each[:2])))
+
+
+def _estimate(
+    graph: Graph,
+    launches: Sequence[PassInForms],
+    timed: Sequence[_Timed],
+    found: dict[str, Samples | None],
+    known: KnownLaunches,
+) -> frozenset[str]:
+    """Fill in launches that were not found by known rates; returns the names of their passes."""
+    missing = {key for key, samples in found.items() if samples is None}
+    names = set[str]()
+    for (index, forms), each in zip(launches, timed, strict=False):
+        pass_ = graph.passes[index]
+        guess = known.estimate(graph, pass_, forms) if each.key in missing else None
+        if guess is not None:
+            found[each.key] = guess
+            names.add(pass_.name)
+    return frozenset(names)
+
+
+def _find(
+    key: str, cache: ProfileCache, known: KnownLaunches, configurations: Table
+) -> Samples | None:
+    """The seconds by the cache, or else those known of kernels without configurations."""
+    found = cache.find(key, configurations)
+    return known.find(key) if found is None and not configurations else found
+
+
+def _links(
+    device: torch.device, kernels: str, copies: str, cache: ProfileCache, known: KnownLaunches
+) -> dict[str, Link]:
+    """The links to all tiers, the host's as measured on this machine or as known of its GPU."""
+    if copies not in cache.links and copies in known.links:
+        return {**ASSUMED_LINKS, HOST: known.links[copies]}
+    if copies not in cache.links:
+        link = measure_link(device, copies)
+        triton = kernels == "triton" and device.type == "cuda"
+        cache.links[copies] = with_zero_copy(link, device) if triton else link
+    return {**ASSUMED_LINKS, HOST: cache.links[copies]}
 
 
 def _timed_pass(graph: Graph, scratch: Scratch, index: int, forms: Forms) -> _Timed:
@@ -111,19 +155,23 @@ def _timed_recode(scratch: Scratch, recode: RecodeKind) -> _Timed:
 
 def _measured(
     every: Sequence[_Timed],
+    found: dict[str, Samples | None],
     scratch: Scratch,
     cache: ProfileCache,
     progress: Callable[[str, float], None] | None,
 ) -> Iterator[Samples]:
-    """The samples of each, from the cache or measured now."""
+    """The samples of each, as found or measured now."""
     table = scratch.configurations.table
+    if progress is not None:
+        progress("profiling", 0.0)
     for number, timed in enumerate(every, 1):
-        found = cache.find(timed.key, table)
-        if found is None:
+        samples = found[timed.key]
+        if samples is None:
             scratch.configurations.requests.clear()
-            found = tuple((size, timed.seconds(size)) for size in timed.sizes())
-            cache.add(timed.key, table, scratch.configurations.requests, found)
-        yield found
+            samples = tuple((size, timed.seconds(size)) for size in timed.sizes())
+            cache.add(timed.key, table, scratch.configurations.requests, samples)
+            found[timed.key] = samples
+        yield samples
         if progress is not None:
             progress("profiling", number / len(every))
 

@@ -140,13 +140,17 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Costs measured on a GPU, interpolated linearly between samples."""
+    """Costs measured on a GPU, interpolated linearly between samples.
+
+    Those of `estimated` passes follow from launches of the same kernel on other sizes.
+    """
 
     hardware: str
     links: Links
     # By pass name, and by the forms besides raw: samples over rows.
     samples: Mapping[str, Mapping[frozenset[tuple[str, Form]], Samples]]
     recodes: Mapping[RecodeKind, Samples] = field(default_factory=dict)  # over bytes of raw values
+    estimated: frozenset[str] = frozenset()  # names of passes
 
     @property
     def measured(self) -> bool:

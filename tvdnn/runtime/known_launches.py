@@ -1,0 +1,123 @@
+"""Known launches: seconds of launches that were measured on GPUs of one name, and ship with tvdnn.
+
+A first step on such a GPU needs no profiling. Measurements on the machine itself come first.
+`python -m bench.profiles` writes the files.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from ..graph import Graph, Pass
+from ..planner.ir import hardware
+from ..planner.ir.costs import Forms, Link, Profile, Roofline, Samples, form_choices
+
+FOLDER: Final = hardware.FOLDER / "launches"
+_DIGITS: Final = 16  # of the hash of a launch's signature
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLaunches:
+    """Seconds of launches on a GPU, and how they compare with the roofline of a data sheet.
+
+    `samples` are by the digest of a signature. `rates` are by `rate_key`: the median over launches
+    of one kernel of measured seconds over those of the roofline of `sheet`.
+    """
+
+    sheet: str = ""
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    links: Mapping[str, Link] = field(default_factory=dict)  # by kind of copies
+
+    def find(self, signature: str) -> Samples | None:
+        """The measured seconds of a launch, or of a recode; None for one not measured."""
+        return self.samples.get(digest(signature))
+
+    def estimate(self, graph: Graph, pass_: Pass, forms: Forms = ()) -> Samples | None:
+        """Seconds of a pass by the roofline and the rate of its kernel; None without a rate."""
+        rate = self.rates.get(rate_key(graph, pass_))
+        if rate is None:
+            return None
+        roofline = Roofline(hardware.load(self.sheet), graph.dtype)
+        sizes = sorted({min(pass_.unit, pass_.domain), pass_.domain})
+        return tuple((rows, rate * roofline.launch_s(pass_, rows, forms)) for rows in sizes)
+
+
+NOTHING: Final = KnownLaunches()
+
+
+def digest(signature: str) -> str:
+    """A hash of the signature of a launch."""
+    return hashlib.sha256(signature.encode()).hexdigest()[:_DIGITS]
+
+
+def rate_key(graph: Graph, pass_: Pass) -> str:
+    """The kind of op, role and compute type of a pass: those of one kernel."""
+    return f"{graph.ops[pass_.op].kind} {pass_.role} {graph.dtype}"
+
+
+@cache
+def known_launches(gpu: str, folder: Path = FOLDER) -> KnownLaunches:
+    """What ships of the GPU of this name: nothing where there is no file."""
+    path = folder / file_name(gpu)
+    return loaded(json.loads(path.read_text())) if path.exists() else NOTHING
+
+
+def file_name(gpu: str) -> str:
+    """The name of the file of a GPU."""
+    return gpu.replace(" ", "_") + ".json"
+
+
+def loaded(document: Mapping[str, Any]) -> KnownLaunches:
+    """The launches of a document of `dumped`."""
+    samples = {key: tuple(map(tuple, rows)) for key, rows in document["samples"].items()}
+    links = {copies: Link(**link) for copies, link in document["links"].items()}
+    return KnownLaunches(document["sheet"], samples, document["rates"], links)
+
+
+def dumped(known: KnownLaunches) -> dict[str, Any]:
+    """The launches as JSON."""
+    return {
+        "sheet": known.sheet,
+        "links": {copies: asdict(link) for copies, link in known.links.items()},
+        "rates": dict(sorted(known.rates.items())),
+        "samples": dict(sorted(known.samples.items())),
+    }
+
+
+def collect(
+    measured: Iterable[tuple[Graph, Profile]],
+    sheet: str,
+    samples: Mapping[str, Samples],
+    links: Mapping[str, Link],
+) -> KnownLaunches:
+    """Known launches of graphs that were profiled on one GPU.
+
+    `samples` are all measured ones by signature, as the cache of profiles has them. Rates compare
+    each pass of the graphs with the roofline of `sheet`, at the most rows that were measured.
+    """
+    ratios: dict[str, list[float]] = {}
+    for graph, profile in measured:
+        roofline = Roofline(hardware.load(sheet), graph.dtype)
+        for pass_ in graph.passes:
+            for forms in form_choices(pass_):
+                rows, seconds = profile.samples[pass_.name][frozenset(forms)][-1]
+                ratio = seconds / roofline.launch_s(pass_, rows, forms)
+                ratios.setdefault(rate_key(graph, pass_), []).append(ratio)
+    rates = {key: median(found) for key, found in ratios.items()}
+    return KnownLaunches(sheet, {digest(key): each for key, each in samples.items()}, rates, links)
+
+
+def sheet_of(gpu: str) -> str:
+    """The data sheet of a GPU: that whose name its name contains.
+
+    Raises InputError with all names where there is none.
+    """
+    words = gpu.lower().replace("-", " ").split()
+    found = [name for name in hardware.names() if all(w in words for w in name.lower().split())]
+    return max(found, key=len) if found else hardware.load(gpu).name
