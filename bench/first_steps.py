@@ -1,0 +1,111 @@
+"""Seconds to the end of the first step with empty caches, by part, a process to a network.
+
+    python -m bench.first_steps -o bench/results/first_steps.json vgg16:256 resnet50:256
+    python -m bench.first_steps -o FILE --dtype tf32 --way virtualize --budget 4GiB resnet50:256
+    python -m bench.first_steps -o FILE --cores 2 resnet50:256
+
+Networks are those of tvdnn.models. The seconds count from Trainer or virtualize on, when tvdnn and
+the network are there. The caches of Triton and of profiles are in folders that are new and empty.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+import tvdnn
+from bench.command_line import parser_of
+from bench.environment import environment, software
+from tvdnn import models
+from tvdnn.experiment.data import random_batch
+from tvdnn.workers.cores import usable_cores
+
+WAYS = ("trainer", "virtualize")
+
+
+def first_step(
+    name: str, batch: int, way: str, dtype: str | None, budget: str | None
+) -> dict[str, Any]:
+    """One row: the first step of a network in this process."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    net = models.by_name(name).to(device)
+    x, y = random_batch(batch, models.image_shape(name), 10, device)
+    trainer, virtualize = tvdnn.Trainer, tvdnn.virtualize  # imports the engine
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    made: Any
+    if way == "trainer":
+        made = trainer(net, x, dtype=dtype, budget=budget)
+        loss = made.step(x, y)
+    else:
+        made = virtualize(net, x, dtype=dtype, budget=budget)
+        loss = functional.cross_entropy(made(x), y)
+        loss.backward()
+    float(loss)
+    whole = time.perf_counter() - begin
+    parts = {part: round(seconds, 3) for part, seconds in made.first_step.items()}
+    subject = {"net": name, "batch": batch, "dtype": dtype, "way": way, "budget": budget}
+    return {**subject, "cores": usable_cores(), "seconds": round(whole, 3), "parts": parts}
+
+
+def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The row of a case, from a process with empty caches."""
+    given = ["--way", options.way, "--dtype", options.dtype]
+    given += ["--budget", options.budget] if options.budget else []
+    given += ["--cores", str(options.cores)] if options.cores else []
+    with TemporaryDirectory() as folder:
+        caches = {"TRITON_CACHE_DIR": f"{folder}/triton", "TVDNN_CACHE": f"{folder}/tvdnn"}
+        command = [sys.executable, "-m", "bench.first_steps", "--here", *given, case]
+        env = {**os.environ, **caches}
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """A row in one line."""
+    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in row["parts"].items())
+    what = f"{row['net']}({row['batch']}) {row['dtype']} by {row['way']}"
+    return f"{what}, {row['cores']} cores: {row['seconds']:.2f} s ({parts})"
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("cases", nargs="+", help="NAME:BATCH")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--way", choices=WAYS, default=WAYS[0])
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--budget")
+    parser.add_argument("--cores", type=int, help="at most so many; Linux only")
+    parser.add_argument(
+        "--here", action="store_true", help="one case in this process, with its caches"
+    )
+    options = parser.parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+    if options.here:
+        name, batch = options.cases[0].split(":")
+        row = first_step(name, int(batch), options.way, options.dtype, options.budget)
+        print(json.dumps(row))
+        return
+    rows = []
+    for case in options.cases:
+        rows.append(measured(case, options))
+        print(text_of(rows[-1]), flush=True)
+    machine = environment() if torch.cuda.is_available() else software()
+    if options.output:
+        document = {"title": "First steps with empty caches", "environment": machine, "rows": rows}
+        options.output.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
