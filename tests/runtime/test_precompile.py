@@ -27,6 +27,7 @@ from tvdnn.runtime.precompile import compile_launches, compiling
 from tvdnn.units import KIB
 
 CPU = torch.device("cpu")
+OFFSET = tl.constexpr(16)
 ON_ITS_OWN = """
 import torch
 from triton import knobs
@@ -84,7 +85,7 @@ import torch
 from triton import knobs
 from triton.runtime import _async_compile, driver
 from bench.offline.compiler import OfflineDriver
-from tests.runtime.test_precompile import fails, stores
+from tests.runtime.test_precompile import calls, calls_too, fails, stores
 from tvdnn.kernels.language import gluon
 from tvdnn.runtime import precompile
 from tvdnn.runtime.precompile import compiling
@@ -102,6 +103,8 @@ def launches():
     for number in range(precompile.FEW):
         stores[(1,)](x, number, SHIFT=number, num_warps=4)
     gluon._trial_kernel[(1,)](box, box, num_warps=4)
+    calls[(1,)](x)
+    calls_too[(1,)](x)
 
 reported = []
 with compiling(torch.device("cpu"), lambda *each: reported.append(each), cores=2):
@@ -111,16 +114,18 @@ with compiling(torch.device("cpu"), lambda *each: reported.append(each), cores=2
     others = _async_compile.active_mode.get()._others
     assert others._worker.result() in _running, "no process starts while kernels are collected"
 assert not _running, "a process is left"
-assert hits == {"stores": [True] * precompile.FEW, "_trial_kernel": [True]}, hits
+once = {"_trial_kernel": [True], "calls": [True], "calls_too": [True]}
+assert hits == {"stores": [True] * precompile.FEW, **once}, hits
 fractions = [fraction for stage, fraction in reported if stage == "compiling"]
 assert fractions == sorted(fractions) and fractions[0] == 0.0 and fractions[-1] == 1.0, reported
 
 precompile.CompileProcess = None  # where everything is cached, no process starts
-for kernel in (stores, gluon._trial_kernel):
+for kernel in (stores, gluon._trial_kernel, calls, calls_too):
     kernel.device_caches.clear()
 with compiling(torch.device("cpu"), cores=2):
     launches()
-assert hits == {"stores": [True] * 2 * precompile.FEW, "_trial_kernel": [True] * 2}, hits
+twice = {name: [True] * 2 for name in once}
+assert hits == {"stores": [True] * 2 * precompile.FEW, **twice}, hits
 """
 STOPPED = """
 from contextlib import suppress
@@ -167,6 +172,23 @@ def fails(x_ptr) -> None:  # noqa: ANN001
 @triton.jit
 def nothing(x_ptr) -> None:  # noqa: ANN001
     pass
+
+
+@triton.jit
+def place(x_ptr):  # noqa: ANN001, ANN201
+    return x_ptr + OFFSET
+
+
+@triton.jit
+def calls(x_ptr) -> None:  # noqa: ANN001
+    tl.store(place(x_ptr), 1)
+
+
+@triton.jit
+def calls_too(x_ptr) -> None:  # noqa: ANN001
+    """Longer than `calls`, so that another process takes it first."""
+    tl.store(place(x_ptr), 2)
+    tl.store(x_ptr, 2)
 
 
 @triton.jit

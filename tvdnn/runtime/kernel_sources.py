@@ -77,20 +77,29 @@ def unpack(packed: bytes) -> tuple[KernelSource, ...]:
 
 
 class _Packer(pickle.Pickler):
-    """Names Triton's functions by module and name."""
+    """Names Triton's functions by module and name, beside their hash.
 
-    def persistent_id(self, obj: Any) -> tuple[str, str] | None:
+    Triton 3.6 hashes the global constants of a function that a kernel calls only if that function
+    was hashed before the kernel. Keys in the cache then depend on the order of kernels, which is
+    another one in other processes. These take the hashes of this process.
+    """
+
+    def persistent_id(self, obj: Any) -> tuple[str, str, str | None] | None:
         if not isinstance(obj, JITCallable):
             return None
         module, name = obj.fn.__module__, obj.fn.__qualname__
         if module == "__main__" or _named(module, name) is not obj:
             raise pickle.PicklingError(f"{module}.{name} cannot be imported by another process")
-        return module, name
+        return module, name, obj.hash
 
 
 class _Unpacker(pickle.Unpickler):
-    def persistent_load(self, pid: tuple[str, str]) -> Any:
-        return self.find_class(*pid)
+    def persistent_load(self, pid: tuple[str, str, str | None]) -> Any:
+        module, name, found = pid
+        function = self.find_class(module, name)
+        if found is not None:
+            function.hash = found
+        return function
 
 
 def _named(module: str, name: str) -> Any:
