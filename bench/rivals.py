@@ -14,16 +14,11 @@ peak of torch's counter less the images and labels; with CUDA graphs, what torch
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -36,7 +31,9 @@ from bench.command_line import parser_of
 from bench.environment import software
 from bench.frontier import NETS
 from bench.same_steps import labels
+from bench.side_by_side import SideBySide
 from bench.timing import paced
+from bench.turn import ParentLock
 from tests.support.accuracy import eager
 from tvdnn import models
 
@@ -51,7 +48,6 @@ WAYS: Final = (
 )
 LIMIT_S: Final = 180  # from the start of a way's first step to the end of its second
 STEPS: Final = 8
-READY: Final = "ready\n"
 
 Row = dict[str, Any]
 
@@ -74,9 +70,9 @@ def main() -> None:
     }
     rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
     with ThreadPoolExecutor(options.jobs) as pool:
-        processes = Processes()
+        children = SideBySide()
         jobs = [(net, way) for way in options.ways for net in options.nets if suits(net, way)]
-        for done in as_completed([pool.submit(processes.row, *job) for job in jobs]):
+        for done in as_completed([pool.submit(row_of, children, *job) for job in jobs]):
             row = done.result()
             print(json.dumps(row), file=sys.stderr, flush=True)
             rows.append(row)
@@ -94,40 +90,15 @@ def suits(name: str, way: str) -> bool:
     return not any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
 
 
-class Processes:
-    """Processes side by side on a GPU, all stopped but one while that one is timed."""
-
-    def __init__(self) -> None:
-        self._timing = Lock()
-        self._running: set[int] = set()
-
-    def row(self, name: str, way: str) -> Row:
-        """The row of one way, or why there is none."""
-        command = [sys.executable, "-m", "bench.rivals", "--one", name, way]
-        with tempfile.TemporaryFile("w+") as errors:
-            with self._timing:
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-                child = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
-                self._running.add(child.pid)
-            ready = any(line == READY for line in child.stdout)
-            with self._timing:
-                others = self._running - {child.pid}
-                if ready:
-                    _signal(others, signal.SIGSTOP)
-                text, _ = child.communicate("go\n" if ready else None)
-                _signal(others, signal.SIGCONT)
-                self._running.remove(child.pid)
-            if child.returncode == 0:
-                found: Row = json.loads(text.splitlines()[-1])
-                return found
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or ["no output"]
-        return {"net": name, "way": way, "error": lines[-1]}
-
-
-def _signal(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        os.kill(pid, number)
+def row_of(side_by_side: SideBySide, name: str, way: str) -> Row:
+    """The row of one way, or why there is none."""
+    command = [sys.executable, "-m", "bench.rivals", "--one", name, way]
+    try:
+        *_, (_, text) = side_by_side.lines(command)
+    except ChildProcessError as error:
+        return {"net": name, "way": way, "error": str(error)}
+    found: Row = json.loads(text)
+    return found
 
 
 def measured(name: str, way: str) -> Row:
@@ -163,8 +134,7 @@ def measured(name: str, way: str) -> Row:
         step()
     torch.cuda.synchronize()
     row["first_steps_s"] = time.perf_counter() - begun_s
-    print(READY, end="", flush=True)
-    sys.stdin.readline()  # the others are stopped
+    ParentLock().acquire()  # the others are stopped
     if row["first_steps_s"] > LIMIT_S:
         return row
     step()

@@ -1,9 +1,56 @@
 """Turns of processes that share a GPU."""
 
 import fcntl
+import sys
 import time
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Final, Protocol
+
+READY: Final = "ready\n"  # a child asks its parent to be alone on the GPU
+DONE: Final = "done\n"  # the child needs to be alone no longer
+GO: Final = "go\n"  # the parent's answer to READY
+
+
+class TurnLock(Protocol):
+    """What a turn waits for."""
+
+    def acquire(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class FileLock:
+    """A lock among processes that know nothing of one another."""
+
+    def __init__(self) -> None:
+        self._file = (Path(gettempdir()) / "tvdnn-bench.lock").open("w")
+
+    def acquire(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+class ParentLock:
+    """A lock that the parent process gives, having stopped all others: `bench/side_by_side.py`."""
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def acquire(self) -> None:
+        if self._held:
+            return
+        print(READY, end="", flush=True)
+        if not sys.stdin.readline():
+            sys.exit("the process that started this one has ended")
+        self._held = True
+
+    def release(self) -> None:
+        if self._held:
+            print(DONE, end="", flush=True)
+        self._held = False
 
 
 class Turn:
@@ -13,17 +60,17 @@ class Turn:
     copied at once, each on a GPU of its own, took up to 13% longer.
     """
 
-    def __init__(self) -> None:
-        self._lock = (Path(gettempdir()) / "tvdnn-bench.lock").open("w")
+    def __init__(self, lock: TurnLock | None = None) -> None:
+        self._lock = FileLock() if lock is None else lock
         self.waited_s = 0.0
 
     def take(self) -> None:
         begun_s = time.perf_counter()
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock.acquire()
         self.waited_s += time.perf_counter() - begun_s
 
     def give(self) -> None:
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._lock.release()
 
     def __call__(self, stage: str, fraction: float) -> None:
         if stage == "tracing" or (stage, fraction) == ("planning", 0.0):
