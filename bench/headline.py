@@ -18,6 +18,9 @@ TEN = (
     "ConvNeXt-T", "EfficientNet-B0", "FCN-ResNet-50", "U-Net",
 )  # fmt: skip
 TYPE = "bf16"
+TOLD = """\
+Device memory and time of a training step on one NVIDIA H200, in bf16. Memory is torch's own count,
+with the caller's inputs and outputs. `-` means not measured."""
 LEGEND = """\
 Grey is torch, blue is tvdnn, a red mark is the budget. The pale end is the caller's inputs and
 outputs. Both sides are counted by `torch.cuda.max_memory_allocated`."""
@@ -104,12 +107,15 @@ def line(entry: Entry) -> Line:
 
 
 def ten_networks(results: Iterable[Result]) -> str:
-    """Memory and time of a step of ten networks, beside torch eager and torch.compile."""
+    """Memory and time of a step of ten networks, beside torch eager and torch.compile.
+
+    `bench/zoo/tables.py` shows the same of the zoo's rows, once they are there.
+    """
     files = [result for result in results if result.name.startswith(COMPARED)]
     found = [_beside_eager(name, files) for name in TEN]
     rows = [_network_row(result) for result in found if result is not None]
     head = ("network", EAGER, COMPILED, "`keep`", "`auto` in less", "commit")
-    return markdown.table(head, rows, numbers=True)
+    return f"{TOLD}\n\n{markdown.table(head, rows, numbers=True)}"
 
 
 def _beside_eager(name: str, results: Sequence[Result]) -> Result | None:

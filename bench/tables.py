@@ -13,11 +13,13 @@ from pathlib import Path
 from bench import headline, kernel_rows, networks, plain_rows, releases
 from bench.entries import Result, read
 from bench.sections import sections
+from bench.zoo import tables as zoo
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "bench" / "results"
 FIGURE = RESULTS / "overview.svg"
+ZOO = RESULTS / "zoo"
 WRITTEN = "Written by `python -m bench.tables`. Do not edit."
 # The chapters of bench/RESULTS.md: a title, how names of files begin, and an introduction.
 CHAPTERS = (
@@ -72,6 +74,8 @@ def results_page(results: Sequence[Result]) -> str:
     gist = plain_rows.GIST_MEMORY, plain_rows.GIST_MEMORY_FUSED, plain_rows.GIST_LOSSY
     parts += [plain_rows.markdown(RESULTS, each) for each in (*gist, plain_rows.LOSSY_ERRORS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.rivals(RESULTS))]
+    shown = zoo.markdown(ZOO)
+    parts += ["## The zoo beside torch", shown] if shown else []
     parts += ["## Running", plain_rows.markdown(RESULTS, plain_rows.REPLANS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.COPIES)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.TIERS)]
@@ -92,7 +96,8 @@ def fill(readme: str, results: Sequence[Result]) -> str:
     """The README with what stands between its markers made anew."""
     picture = headline.opening(headline.compared(results), FIGURE.relative_to(ROOT))
     filled = _between(readme, "figure", picture)
-    return _between(filled, "networks", headline.ten_networks(results))
+    ten = zoo.ten_networks(ZOO) or headline.ten_networks(results)
+    return _between(filled, "networks", ten)
 
 
 def _between(text: str, mark: str, body: str) -> str:
