@@ -9,6 +9,7 @@ alone on the GPU. The first failure ends it.
 import json
 import sys
 from functools import partial
+from typing import Final
 
 import torch
 from torch import nn
@@ -21,7 +22,8 @@ from bench.zoo.library import make
 from bench.zoo.networks import ZooNetwork, network_named
 from bench.zoo.rows import EAGER, HALF, TORCHS_WAYS
 
-SEED = 1
+SEED: Final = 1
+DEVICE: Final = torch.device("cuda")
 
 
 def main() -> None:
@@ -47,9 +49,8 @@ def _search_algorithms(network: ZooNetwork, dtype: str, turn: Turn) -> None:
 
 def row_of(network: ZooNetwork, way: str, dtype: str, turn: Turn, half: int | None = None) -> Row:
     """The row of a way, on a GPU. `half` are the bytes of half of torch.compile's memory."""
-    device = torch.device("cuda")
-    x, y = data(network, device)
-    build, weights = partial(built, network, device), network.loss_weights
+    x, y = data(network, DEVICE)
+    build, weights = partial(built, network, DEVICE), network.loss_weights
     if way in TORCHS_WAYS:
         x = x.contiguous(memory_format=torch.channels_last)
         return by_torch.measured(build, x, y, way, dtype, turn, weights=weights)
