@@ -6,7 +6,7 @@
 Each network is traced on the meta device at its full batch, planned for an H200 by its data sheet
 under keep, under auto without a budget and in half of keep's memory, and checked. A row has the
 planned peaks and the simulated seconds of a step; or, of a network that tvdnn refuses, the message.
-Rows are written as they come, and rows that the file has stay. 6 minutes of a core.
+Rows are written as they come, and rows of the same commit and versions stay. 6 minutes of a core.
 """
 
 import json
@@ -26,7 +26,8 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
+    found = json.loads(options.output.read_text()) if options.output.exists() else {}
+    rows = found["rows"] if found.get("environment") == software() else []
     known = {(row["net"], row["dtype"]) for row in rows}
     for network in NETWORKS:
         if network.net not in options.nets or (network.net, options.dtype) in known:

@@ -8,6 +8,7 @@ from typing import Final
 
 from bench.entries import machine
 from bench.markdown import at, table
+from bench.plain_rows import PlainTable
 from bench.zoo.networks import network_named
 from bench.zoo.ratios import means_of, ratios_of
 from bench.zoo.rows import (
@@ -46,6 +47,26 @@ Seconds from the call to the end of the first step, with empty caches. `keep` st
 TOLD: Final = """\
 Device memory and time of a training step on one {gpu}, in bf16, without images and labels. `auto`
 has no budget, or half of torch.compile's memory. `-` means not measured."""
+
+
+PLANS: Final = PlainTable(
+    "The zoo's networks, planned",
+    "plans/zoo.json",
+    "Planned for an H200 by its data sheet: nothing was run. `auto` has no budget, or half of "
+    "`keep`'s peak. A network that tvdnn refuses has the reason beside its name. CPU seconds are "
+    "of one core: of tracing, and of planning in half of the memory.",
+    (
+        ("network", lambda row: ", ".join([named(row["net"]), *_refused(row)])),
+        ("`keep`", lambda row: _nbytes(row.get("keep_peak_bytes"))),
+        ("`keep` ms", lambda row: _planned_ms(row, "keep")),
+        ("`auto`", lambda row: _nbytes(row.get("auto_peak_bytes"))),
+        ("`auto` ms", lambda row: _planned_ms(row, "auto")),
+        ("in half ms", lambda row: _planned_ms(row, "half")),
+        ("over `auto`", lambda row: _times(_planned_ratio(row))),
+        ("tracing s", lambda row: _seconds(row.get("trace_cpu_s"))),
+        ("planning s", lambda row: _seconds(row.get("half_plan_cpu_s"))),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +250,19 @@ def _predicted(row: Row | None) -> str:
 
 def _times(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}x"
+
+
+def _refused(row: Row) -> list[str]:
+    return [row["refused"].replace("|", "/").replace("\n", " ")] if "refused" in row else []
+
+
+def _planned_ms(row: Row, how: str) -> str:
+    return f"{1e3 * row[f'{how}_s']:.1f}" if f"{how}_s" in row else NONE
+
+
+def _planned_ratio(row: Row) -> float | None:
+    return row["half_s"] / row["auto_s"] if "half_s" in row else None
+
+
+def _seconds(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.side_by_side import SideBySide
+from bench.tables import RESULTS
 from bench.turn import Turn
 from bench.zoo import by_torch, by_tvdnn
 from bench.zoo.__main__ import Job, Zoo, rows_of
 from bench.zoo.networks import ANCHORS, NAMES, NETWORKS, network_named
+from bench.zoo.planned import planned
 from bench.zoo.rows import (
     AUTO,
     COMPILED,
@@ -223,3 +226,41 @@ def test_an_anchor_that_fails_does_not_agree(tmp_path: Path) -> None:
 def test_gpus_have_files_of_their_own() -> None:
     assert of_gpu("NVIDIA H100 80GB HBM3") == "h100"
     assert of_gpu("NVIDIA H200") == "h200"
+
+
+class Refused(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svdvals(x)
+
+
+def test_a_small_network_is_planned_without_a_budget_and_in_half() -> None:
+    like = replace(network_named("resnet18"), batch=64, side=8)
+    row = planned(like, small().to("meta"), "bf16")
+    assert (row["net"], row["batch"], row["hardware"], row["simulated"]) == (
+        "resnet18",
+        64,
+        "H200",
+        True,
+    )
+    assert row["auto_peak_bytes"] <= row["keep_peak_bytes"]
+    assert row["auto_s"] <= row["keep_s"]
+    assert ("half_s" in row) != ("half_floor_bytes" in row)
+    assert "refused" not in row
+
+
+def test_a_refused_network_is_a_row_with_the_line() -> None:
+    like = replace(network_named("resnet18"), batch=2, side=8)
+    row = planned(like, nn.Sequential(small()[0], Refused()).to("meta"), "bf16")
+    assert "svdvals" in row["refused"]
+    assert Path(__file__).name in row["refused"]
+    assert "keep_s" not in row
+
+
+def test_no_network_of_the_list_is_refused_or_unplanned() -> None:
+    rows = json.loads((RESULTS / "plans" / "zoo.json").read_text())["rows"]
+    assert [row["net"] for row in rows] == list(NAMES)
+    for row in rows:
+        network = network_named(row["net"])
+        assert (row["batch"], row["side"]) == (network.batch, network.side)
+        assert row["auto_peak_bytes"] <= row["keep_peak_bytes"]
+        assert row["half_peak_bytes"] <= row["keep_peak_bytes"] / 2

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench import plain_rows
 from bench import tables as pages
 from bench.zoo import tables
 from bench.zoo.networks import NAMES
@@ -109,3 +110,20 @@ def test_the_readme_has_a_table_with_and_without_the_zoo(
     assert "resnext50" not in pages.fill(marks, ())
     written(tmp_path, *tables.TEN)
     assert "| resnext50_32x4d(128) |" in pages.fill(marks, ())
+
+
+def test_plans_stand_with_their_refusals(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    sizes = {f"{name}_peak_bytes": GIB for name in ("keep", "auto", "half")}
+    seconds = {"keep_s": 0.02, "auto_s": 0.02, "half_s": 0.025}
+    planning = {"trace_cpu_s": 0.5, "half_plan_cpu_s": 4.0}
+    rows = [
+        {"net": "vgg16", **sizes, **seconds, **planning},
+        {"net": "resnet18", "refused": "x.0: softmax of | at x.py:3\n"},
+    ]
+    document = {"environment": ABOUT, "rows": rows}
+    (tmp_path / tables.PLANS.file).write_text(json.dumps(document))
+    assert plain_rows.markdown(tmp_path, tables.PLANS).splitlines()[-2:] == [
+        "| vgg16(256) | 1.00 GiB | 20.0 | 1.00 GiB | 20.0 | 25.0 | 1.25x | 0.5 | 4.0 |",
+        "| resnet18(256), x.0: softmax of / at x.py:3  | - | - | - | - | - | - | - | - |",
+    ]
