@@ -47,8 +47,9 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to those that it has started."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+        with suppress(ProcessLookupError):  # it has ended just now
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, number)
 
 
 class SideBySide:
@@ -122,7 +123,7 @@ class SideBySide:
         if line == READY:
             child.wait()
             self._timing.acquire()
-            for other in self._running:
+            for other in list(self._running):
                 if other is not child:
                     other.signal(signal.SIGSTOP)
             self._alone_since_s = time.monotonic()
@@ -141,7 +142,7 @@ class SideBySide:
             return
         child.alone = False
         stopped_s = time.monotonic() - self._alone_since_s
-        for other in self._running:
+        for other in list(self._running):
             if other is not child:
                 other.stopped_s += 0.0 if other.waits else stopped_s
                 other.signal(signal.SIGCONT)

@@ -39,4 +39,5 @@ def empty(device: torch.device) -> None:
     """Give the device's free memory back."""
     gc.collect()
     if device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ alone on the GPU. The first failure ends it.
 import json
 import sys
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -23,11 +23,24 @@ from bench.zoo.networks import ZooNetwork, network_named
 from bench.zoo.rows import EAGER, HALF, TORCHS_WAYS
 
 SEED: Final = 1
+MOST_CHARACTERS: Final = 600  # of an error
 DEVICE: Final = torch.device("cuda")
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
+    try:
+        _measure(json.loads(sys.argv[1]))
+    except Exception as error:  # noqa: BLE001
+        sys.exit(told(error))
+
+
+def told(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MOST_CHARACTERS]
+
+
+def _measure(asked: dict[str, Any]) -> None:
+    """Print a row for each way."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     network, turn = network_named(asked["net"]), Turn(ParentLock())
