@@ -23,23 +23,42 @@ class Child:
         self.begun: str | None = None  # the name in the last line that began with BEGIN
         self.late = False
         self.alone = False  # the others are stopped
-        self.waits = False  # for its turn
-        self.stopped_s = 0.0  # since the last BEGIN, for others' turns
         self._begun_s: float | None = None  # when that line came, until the first turn after it
+        self._stops: list[tuple[float, float]] = []  # when it was stopped, and went on
+        self._stopped_at_s: float | None = None  # where it is stopped now
 
     @property
     def working_s(self) -> float:
         """Seconds that the process has run between its last BEGIN and its turn."""
-        return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s - self.stopped_s
+        now_s = time.monotonic()
+        begun_s = now_s if self._begun_s is None else self._begun_s
+        return now_s - begun_s - self.stopped_s(begun_s, now_s)
+
+    def stopped_s(self, start_s: float, end_s: float) -> float:
+        """Seconds between two times of the monotonic clock in which the process was stopped."""
+        stops = list(self._stops)
+        if self._stopped_at_s is not None:
+            stops.append((self._stopped_at_s, end_s))
+        return sum(max(0.0, min(end, end_s) - max(start, start_s)) for start, end in stops)
 
     def begin(self, name: str) -> None:
-        self.begun, self._begun_s, self.stopped_s = name, time.monotonic(), 0.0
+        self.begun, self._begun_s = name, time.monotonic()
 
     def wait(self) -> None:
-        self.waits, self._begun_s = True, None
+        self._begun_s = None
+
+    def stop(self) -> None:
+        self._stopped_at_s = time.monotonic()
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+        if self._stopped_at_s is not None:
+            self._stops.append((self._stopped_at_s, time.monotonic()))
+        self._stopped_at_s = None
 
     def run_alone(self) -> None:
-        self.waits, self.alone = False, True
+        self.alone = True
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has been ended meanwhile
             self.process.stdin.write(GO)
@@ -58,7 +77,6 @@ class SideBySide:
     def __init__(self) -> None:
         self._timing = Lock()
         self._running: list[Child] = []
-        self._alone_since_s = 0.0
         self.ended = False
 
     def lines(
@@ -125,8 +143,7 @@ class SideBySide:
             self._timing.acquire()
             for other in list(self._running):
                 if other is not child:
-                    other.signal(signal.SIGSTOP)
-            self._alone_since_s = time.monotonic()
+                    other.stop()
             child.run_alone()
         elif line == DONE:
             self._resume(child)
@@ -141,11 +158,9 @@ class SideBySide:
         if not child.alone:
             return
         child.alone = False
-        stopped_s = time.monotonic() - self._alone_since_s
         for other in list(self._running):
             if other is not child:
-                other.stopped_s += 0.0 if other.waits else stopped_s
-                other.signal(signal.SIGCONT)
+                other.go_on()
         self._timing.release()
 
     def _leave(self, child: Child) -> None:

@@ -63,11 +63,22 @@ class Turn:
     def __init__(self, lock: TurnLock | None = None) -> None:
         self._lock = FileLock() if lock is None else lock
         self.waited_s = 0.0
+        self.waits: list[tuple[float, float]] = []  # from and to, by the monotonic clock
 
     def take(self) -> None:
-        begun_s = time.perf_counter()
+        begun_s = time.monotonic()
         self._lock.acquire()
-        self.waited_s += time.perf_counter() - begun_s
+        self.waits.append((begun_s, time.monotonic()))
+        self.waited_s += self.waits[-1][1] - begun_s
+
+    def worked(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """The spans between two times, by the monotonic clock, in which the job did not wait."""
+        spans = []
+        for begun_s, ended_s in self.waits:
+            if start_s <= begun_s and ended_s <= end_s:
+                spans.append((start_s, begun_s))
+                start_s = ended_s
+        return [*spans, (start_s, end_s)]
 
     def give(self) -> None:
         self._lock.release()

@@ -36,6 +36,7 @@ from typing import Any, Final
 from bench.command_line import parser_of
 from bench.environment import environment
 from bench.side_by_side import SideBySide
+from bench.zoo.clock import without_stops
 from bench.zoo.networks import NAMES, network_named
 from bench.zoo.rows import (
     HALF,
@@ -201,10 +202,7 @@ def _measured(
         if not line.startswith("{"):
             sys.stderr.write(line)
             continue
-        row = json.loads(line)
-        if "first_step_s" in row:
-            row["first_step_s"] -= child.stopped_s
-        yield row
+        yield without_stops(json.loads(line), child.stopped_s)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """One network's training by torch itself, as a user who wants speed would set it up."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -8,14 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.turn import Turn
-from bench.zoo.clock import empty, seconds_of, step_seconds
+from bench.zoo.clock import Row, empty, spanned, step_seconds, synchronize
 from bench.zoo.rows import COMPILED, EAGER, GRAPHED
 
 MODES: Final = {COMPILED: "default", GRAPHED: "reduce-overhead"}
 WARM: Final = 3  # steps behind the first: reduce-overhead records its graphs in them
 RATE, MOMENTUM = 1e-3, 0.9
 
-Row = dict[str, Any]
 Make = Callable[[], nn.Module]
 Step = Callable[[], None]
 
@@ -52,7 +52,10 @@ def measured(
     if way == EAGER:
         turn.take()
     step = _step_of(net, x, y, way, dtype, weights)
-    row: Row = {"first_step_s": seconds_of(step, x.device)}
+    begun_s = time.monotonic()
+    step()
+    synchronize(x.device)
+    row = spanned(first_step_s=[(begun_s, time.monotonic())])
     turn.take()
     for _ in range(WARM):
         step()

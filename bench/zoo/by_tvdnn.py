@@ -10,8 +10,8 @@ from torch import Tensor
 import tvdnn
 from bench.same_steps import digest_of
 from bench.turn import Turn
-from bench.zoo.by_torch import MOMENTUM, RATE, Make, Row, loss_of
-from bench.zoo.clock import empty, seconds_of, step_seconds
+from bench.zoo.by_torch import MOMENTUM, RATE, Make, loss_of
+from bench.zoo.clock import Row, empty, spanned, step_seconds, synchronize
 from bench.zoo.rows import AUTO, KEEP, VIRTUALIZED
 from tvdnn.errors import BudgetError
 
@@ -40,7 +40,7 @@ def measured(
         return _virtualized(make, x, y, dtype, turn, weights)
     net = make()
     turn.take()
-    waited_s, begun_s = turn.waited_s, time.perf_counter()
+    begun_s = time.monotonic()
     plan: dict[str, Any] = {"policy": KEEP if way == KEEP else AUTO, "budget": budget}
     plan |= {"progress": turn if budget is not None else None, "loss_weights": weights}
     optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
@@ -48,10 +48,9 @@ def measured(
         trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=dtype, **plan)
     except BudgetError as error:
         return {**_named(plan), "floor_bytes": error.floor_nbytes, "error": str(error)}
-    made_s = time.perf_counter() - begun_s
-    losses: list[Tensor] = []
-    first_s = seconds_of(lambda: losses.append(trainer.step(x, y).clone()), x.device)
-    waited_s = turn.waited_s - waited_s
+    made_s = time.monotonic()
+    losses = [trainer.step(x, y).clone()]
+    first = _first_step(turn, begun_s, made_s, x.device)
     losses += [trainer.step(x, y).clone() for _ in range(STEPS - 1)]
     digest = digest_of([*losses, *net.state_dict().values()])
     trainer.settle()
@@ -59,8 +58,7 @@ def measured(
         **_named(plan),
         "step_s": step_seconds(lambda: trainer.step(x, y), x.device),
         "predicted_s": trainer.predicted.step_s,
-        "first_step_s": made_s + first_s - waited_s,
-        "made_s": made_s - waited_s,
+        **first,
         "planned_peak_bytes": trainer.schedule.peak_nbytes,
         "measured_peak_bytes": trainer.peak_nbytes(),
         "in_pages": trainer.schedule.pages is not None,
@@ -69,6 +67,13 @@ def measured(
     }
     trainer.close()
     return row
+
+
+def _first_step(turn: Turn, begun_s: float, made_s: float, device: torch.device) -> Row:
+    """The seconds until the first step has ended, and until the trainer was made, without waits."""
+    synchronize(device)
+    ended_s = time.monotonic()
+    return spanned(first_step_s=turn.worked(begun_s, ended_s), made_s=turn.worked(begun_s, made_s))
 
 
 def _named(plan: dict[str, Any]) -> Row:
@@ -83,7 +88,7 @@ def _virtualized(
     net = make()
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     turn.take()
-    begun_s = time.perf_counter()
+    begun_s = time.monotonic()
     virtual = tvdnn.virtualize(net, x, dtype=dtype, optimizer=optimizer)
 
     def step() -> None:
@@ -91,8 +96,9 @@ def _virtualized(
         loss_of(virtual(x), y, weights).backward()
         optimizer.step()
 
-    made_s = time.perf_counter() - begun_s
-    first_s = seconds_of(step, x.device)
+    made_s = time.monotonic()
+    step()
+    first = _first_step(turn, begun_s, made_s, x.device)
     for _ in range(STEPS - 1):
         step()
     virtual.settle()
@@ -101,8 +107,7 @@ def _virtualized(
     row = {
         "policy": AUTO,
         "step_s": step_seconds(step, x.device),
-        "first_step_s": made_s + first_s,
-        "made_s": made_s,
+        **first,
         "planned_peak_bytes": virtual.schedule.peak_nbytes,
     }
     if x.device.type == "cuda":

@@ -2,9 +2,9 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +12,9 @@ from bench.timing import paced
 
 GROUP: Final = 6  # steps of each of the groups of which the median is taken
 ON_CPU: Final = 3  # steps
+SPANS: Final = "spans"  # a row's key: from and to, by the monotonic clock, under other keys
+
+Row = dict[str, Any]
 
 
 def step_seconds(step: Callable[[], object], device: torch.device) -> float:
@@ -28,6 +31,26 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     call()
     synchronize(device)
     return time.perf_counter() - begun_s
+
+
+def spanned(**spans: list[tuple[float, float]]) -> dict[str, Any]:
+    """Entries of a row: the seconds in the spans of each name, and the spans.
+
+    A process does not know when it was stopped. The process that stopped it takes that off.
+    """
+    return {**{name: _seconds_in(each) for name, each in spans.items()}, SPANS: spans}
+
+
+def without_stops(row: Mapping[str, Any], stopped_s: Callable[[float, float], float]) -> Row:
+    """The row without its spans, their seconds less those of stops."""
+    found = {name: value for name, value in row.items() if name != SPANS}
+    for name, spans in row.get(SPANS, {}).items():
+        found[name] = _seconds_in(spans) - sum(stopped_s(*span) for span in spans)
+    return found
+
+
+def _seconds_in(spans: Iterable[tuple[float, float]]) -> float:
+    return sum(end_s - start_s for start_s, end_s in spans)
 
 
 def synchronize(device: torch.device) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from bench.side_by_side import BEGIN
 from bench.turn import ParentLock, Turn
 from bench.zoo import by_torch, by_tvdnn
-from bench.zoo.by_torch import Row
+from bench.zoo.clock import Row
 from bench.zoo.library import make
 from bench.zoo.networks import ZooNetwork, network_named
 from bench.zoo.rows import EAGER, HALF, TORCHS_WAYS

@@ -2,12 +2,15 @@
 
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bench.side_by_side import Child, SideBySide
+from bench.turn import Turn
 
 BEGIN_AND_WAIT = """
 import sys
@@ -81,3 +84,30 @@ def test_waiting_for_a_turn_is_no_work(tmp_path: Path) -> None:
     seen: list[Child] = [child for child, _ in children.lines(python(waits), ENVIRONMENT)]
     assert [child.working_s for child in seen] == [0.0]
     assert seen[0].begun == "a"
+
+
+class Process:
+    """A process that is never there to be signalled."""
+
+    pid = 0
+
+    def poll(self) -> int:
+        return 0
+
+
+def test_stops_count_where_they_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((10.0, 13.0, 20.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    child = Child(cast("Any", Process()))
+    child.stop()
+    child.go_on()
+    assert [child.stopped_s(*span) for span in ((0, 9), (9, 11), (9, 30), (12, 30))] == [0, 1, 3, 1]
+    child.stop()  # at 20 s, and so far not gone on
+    assert child.stopped_s(12.0, 25.0) == 6.0
+
+
+def test_waits_divide_the_work_of_a_turn() -> None:
+    turn = Turn()
+    turn.waits = [(1.0, 2.0), (4.0, 6.0), (8.0, 9.0)]
+    assert turn.worked(3.0, 7.0) == [(3.0, 4.0), (6.0, 7.0)]
+    assert turn.worked(6.0, 7.0) == [(6.0, 7.0)]
