@@ -1,8 +1,11 @@
 """Terms of gradients add up in the traced network's order, whatever is fused."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
+import tvdnn
 from tests.support.exact import Functional, assert_steps_are_exact
 
 SHAPE = (5, 3, 6, 6)
@@ -70,3 +73,25 @@ def test_terms_in_ranges_have_their_place() -> None:
         wide=norm(16),
     )
     assert_steps_are_exact(net, torch.randn(SHAPE))
+
+
+def an_output_read_on(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The last ops read an output, which lies behind more ops of which fused ones stand."""
+    y = x
+    for conv, normalize in zip(net.convs, net.norms, strict=True):
+        y = torch.relu(normalize(conv(y)))
+    return y, torch.relu(net.norm(net.conv(y)) + y)
+
+
+def test_the_term_of_an_output_is_the_last_whatever_is_fused() -> None:
+    torch.manual_seed(1)
+    layers = {"convs": nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(4)), "norm": norm(8)}
+    layers |= {"norms": nn.ModuleList(norm(8) for _ in range(4)), "conv": nn.Conv2d(8, 8, 1)}
+    net, x = Functional(an_output_read_on, **layers), torch.randn(5, 8, 6, 6)
+    weights = torch.randn(2, *x.shape)
+    found = []
+    for policy in ("keep", "vdnn-all"):
+        ours = tvdnn.virtualize(copy.deepcopy(net), x, policy=policy, dtype="bf16")
+        sum((y * w).sum() for y, w in zip(ours(x), weights, strict=True)).backward()
+        found.append({name: each.grad for name, each in ours.named_parameters()})
+    assert all(torch.equal(grad, found[1][name]) for name, grad in found[0].items())

@@ -73,7 +73,7 @@ class Gradients(Buffers):
     def _place(self, value: str) -> int:
         """The place of the read whose term is contributed next; an output's own is the last."""
         if self.turn is None:
-            return len(self.network.ops)
+            return self.order.end
         reads = self.order.reads(self.turn, value)
         number = min(self.turns_terms[value], len(reads) - 1)
         self.turns_terms[value] += 1

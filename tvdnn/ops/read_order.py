@@ -24,6 +24,11 @@ class ReadOrder:
             if op.kind == "narrow":
                 self._narrowed[op.inputs[0]] = place
 
+    @property
+    def end(self) -> int:
+        """A place behind all reads, that of what the caller reads of the network's outputs."""
+        return len(self._places) + 1
+
     def of_op(self, op: Op) -> int:
         """The place of the first traced op that the op stands for; behind all of an added op."""
         return self._places.get(op.name, len(self._places))
