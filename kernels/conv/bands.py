@@ -17,6 +17,8 @@ from math import gcd
 from typing import Final
 
 import torch
+import triton
+import triton.language as tl
 from triton import cdiv
 
 from .tiles import FEW_CHANNELS, TILE_CHANNELS, Filter, Pair, step_channels
@@ -91,7 +93,24 @@ def first_channel(taps: Filter, block: int) -> int:
     return min(block * taps.out_channels // out_width * in_width, taps.last_band)
 
 
+@triton.jit
+def band_start(k, in_width, out_width, last_band) -> tl.tensor:
+    """`first_channel` of the block whose first output channel is k, in a kernel."""
+    return tl.minimum(k // out_width * in_width, last_band)
+
+
+def in_units(taps: Filter, *pitches: int) -> tuple[int, tuple[int, ...]]:
+    """A number of channels, and in units of it what kernels that load by pointers take.
+
+    These are the channels of a band and of a block, those of both maps, and the pitches. The number
+    divides all of them and the first channel of every band; it is a power of two up to 16.
+    """
+    sizes = taps.in_channels, taps.out_channels, *taps.channels, *pitches
+    unit = gcd(_alignment(taps), *sizes)
+    return unit, tuple(size // unit for size in sizes)
+
+
 @functools.cache
-def alignment(taps: Filter) -> int:
+def _alignment(taps: Filter) -> int:
     """A power of two that divides the first channel of every band, up to 16."""
     return gcd(16, *(first_channel(taps, block) for block in range(taps.blocks)))

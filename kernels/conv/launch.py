@@ -14,7 +14,7 @@ from ..language.channel_ranges import is_range, pitch_of
 from ..language.device import num_sms
 from ..language.gluon import swizzled
 from ..language.overrides import configured
-from .bands import alignment
+from .bands import in_units
 from .batch_stats import MomentCells
 from .grad_bias import side_of, sum_cells
 from .im2col import conv_im2col_kernel
@@ -116,10 +116,8 @@ def launch_pointer(
         taps.blocks * up[0] * up[1],
     )
     mask_pitch = 0 if epilogue.mask is None else pitch_of(epilogue.mask)
-    pitches = pitch_of(x), mask_pitch, pitch_of(y)
-    sizes = taps.in_channels, taps.out_channels, *taps.channels, *pitches
-    align = gcd(alignment(taps), *sizes)
-    in_c, out_c, in_channels, channels, *pitches = (size // align for size in sizes)
+    align, sizes = in_units(taps, pitch_of(x), mask_pitch, pitch_of(y))
+    in_c, out_c, in_channels, channels, *pitches = sizes
     conv_kernel[grid](
         x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
         num_samples, x.shape[1], x.shape[2], out_h, out_w,

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.rounding import stored, stored_reference
-from .bands import filter_of, first_channel
+from .bands import band_start, filter_of, first_channel
 from .tiles import Filter
 
 BLOCK: Final = 1024
@@ -33,7 +33,7 @@ def pack_kernel(
     index_s = offs // band
     index_r = index_s // size_s
     index_o = index_r // size_r
-    first = tl.minimum(index_o // block * block // size_o * size_i, last_band)
+    first = band_start(index_o // block * block, size_i, size_o, last_band)
     group = index_o // size_o
     i = first + offs % band - group * size_i
     source = i * stride_i + (index_s % size_s) * stride_s + (index_r % size_r) * stride_r

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..language.rounding import add_product, stored
+from .bands import band_start
 from .epilogue import max_of_taps, packed_codes, rectified, where_positive
 
 SIZES: Final = (
@@ -116,7 +117,8 @@ def conv_kernel(
     offs_c = tl.arange(0, BLOCK_C)
     if BANDS:
         mask_k &= block * out_c + offs_k < channels
-        band = tl.minimum(block * out_c // out_width * in_width, tl.maximum(in_channels - in_c, 0))
+        last_band = tl.maximum(in_channels - in_c, 0)
+        band = band_start(block * out_c, in_width, out_width, last_band)
         x_ptr += tl.multiple_of(band, ALIGN)
 
     in_row = row * STRIDE_H - pad_h

@@ -8,6 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from .bands import band_start
 from .epilogue import store_sums
 
 SIZES: Final = (
@@ -47,7 +48,7 @@ def conv_box_kernel(
         w = box % tiles_w * BLOCK_W
         h = box // tiles_w % tiles_h * BLOCK_H
         n = box // (tiles_w * tiles_h) * BLOCK_N
-        band = tl.minimum(k // out_width * in_width, last_band) if BANDS else 0
+        band = band_start(k, in_width, out_width, last_band) if BANDS else 0
         acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
         for step in tl.range(0, R * S * tiles_c, num_stages=STAGES):
             r = step % R

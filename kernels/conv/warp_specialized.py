@@ -21,6 +21,7 @@ from ..language.gluon import (
     warpgroup_mma_wait,
 )
 from ..language.hopper import barriers, buffers, rounded, sum_of_ring
+from .bands import band_start
 from .warp_specialized_epilogue import (
     fetch_mask,
     masked_by_bits,
@@ -49,7 +50,7 @@ def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
 def _band_of(k, bands, BANDS: gl.constexpr):
     """The first input channel that the tile of output channels from k on reads."""
     in_width, out_width, last_band = bands
-    return gl.minimum(k // out_width * in_width, last_band) if BANDS else 0
+    return band_start(k, in_width, out_width, last_band) if BANDS else 0
 
 
 @gluon.jit

@@ -7,7 +7,6 @@ split in the order of samples. The bits do not depend on where launches cut the 
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from math import gcd
 from typing import Any, Final
 
 import torch
@@ -21,7 +20,7 @@ from ...language.gluon import swizzled
 from ...language.overrides import configured
 from ...reduce.partials import sum_partials
 from .. import cost
-from ..bands import alignment
+from ..bands import in_units
 from ..conv2d import rounding, rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
@@ -206,9 +205,8 @@ def _launch_gather(
     splits: range,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    sizes = taps.in_channels, taps.out_channels, *taps.channels, pitch_of(x), pitch_of(dy)
-    align = gcd(alignment(taps), *sizes)
-    in_c, out_c, in_channels, channels, *pitches = (size // align for size in sizes)
+    align, sizes = in_units(taps, pitch_of(x), pitch_of(dy))
+    in_c, out_c, in_channels, channels, *pitches = sizes
     grad_weight_gather_kernel[(work.programs * len(splits),)](
         x, dy, partials, _bands(taps), int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
         in_c, out_c, in_channels, channels, taps.blocks, *taps.padding, *taps.dilation,

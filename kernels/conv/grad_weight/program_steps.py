@@ -7,6 +7,8 @@ launch has a program for each split of a range, which begins with split `range_s
 import triton
 import triton.language as tl
 
+from ..bands import band_start
+
 
 @triton.jit
 def part_of(
@@ -70,7 +72,7 @@ def first_channel(k, bands) -> tl.tensor:
     `bands` are the input and output channels of a group, the first channel of the last band, the
     output channels of the map and the taps. Without bands they are None.
     """
-    return 0 if bands is None else tl.minimum(k // bands[1] * bands[0], bands[2])
+    return 0 if bands is None else band_start(k, bands[0], bands[1], bands[2])
 
 
 @triton.jit

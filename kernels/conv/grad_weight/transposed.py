@@ -21,6 +21,7 @@ from ...language.gluon import (
     warpgroup_mma_wait,
 )
 from ...language.hopper import barriers, buffers
+from ..bands import band_start
 from .transposed_layouts import (
     CHANNELS,
     DY_LAYOUT,
@@ -60,7 +61,7 @@ def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr
     c = pid // S % tiles_c * CHANNELS
     k = pid // (S * tiles_c) % tiles_k * BLOCK[2]
     if BANDS:
-        c += gl.minimum(k // channels[3] * channels[2], channels[4])
+        c += band_start(k, channels[2], channels[3], channels[4])
     return k, c, pid % S, pid // (S * tiles_c * tiles_k)
 
 
