@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
+from torch import nn
 
 from bench.command_line import parser_of
 from bench.environment import software
@@ -95,7 +96,12 @@ def graph_of(case: Case) -> Graph:
         channels, *sides = models.image_shape(case.net)
         sides = sides if case.side is None else [case.side, case.side]
         x = torch.empty(case.batch, channels, *sides)
-    rewrites = policy_named(case.policy).rewrites()
+    return planned_graph(net, x, case.policy, dtype=case.dtype, chunk_size=case.chunk_size)
+
+
+def planned_graph(net: nn.Module, x: torch.Tensor, policy: str, **settings: Any) -> Graph:
+    """A training step of a network by SGD with momentum, as a policy plans it."""
+    rewrites = policy_named(policy).rewrites()
     return training_graph(
         net,
         x,
@@ -103,8 +109,7 @@ def graph_of(case: Case) -> Graph:
         coded_pools=rewrites.coded_pools,
         masks_by_signs=rewrites.masks_by_signs,
         optimizer=SGD(momentum=0.9),
-        dtype=case.dtype,
-        chunk_size=case.chunk_size,
+        **settings,
     )
 
 

@@ -1,15 +1,15 @@
 """The networks that whole steps are measured on: torchvision's, unchanged, or ours by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchvision import models
 
 import tvdnn
+from bench.cross_entropies import cross_entropies
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,4 @@ def batch(name: str, size: int, side: int | None = None, *, seed: int = 0) -> tu
 
 def loss_of(name: str, outputs: Any, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The cross-entropies of a network's outputs, of this type if one is given; weighted, added."""
-    weights = net_of(name).weights
-    losses = [
-        functional.cross_entropy(output.to(dtype or output.dtype), y) for output in _each(outputs)
-    ]
-    return sum(
-        (weight * loss for weight, loss in zip(weights, losses, strict=True)), y.new_zeros(())
-    )
-
-
-def _each(outputs: Any) -> Sequence[Tensor]:
-    if isinstance(outputs, Tensor):
-        return [outputs]
-    return list(outputs.values() if isinstance(outputs, Mapping) else outputs)
+    return cross_entropies(outputs, y, net_of(name).weights, dtype)

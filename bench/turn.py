@@ -62,14 +62,17 @@ class Turn:
 
     def __init__(self, lock: TurnLock | None = None) -> None:
         self._lock = FileLock() if lock is None else lock
-        self.waited_s = 0.0
         self.waits: list[tuple[float, float]] = []  # from and to, by the monotonic clock
 
     def take(self) -> None:
         begun_s = time.monotonic()
         self._lock.acquire()
         self.waits.append((begun_s, time.monotonic()))
-        self.waited_s += self.waits[-1][1] - begun_s
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds waited so far."""
+        return sum(ended_s - begun_s for begun_s, ended_s in self.waits)
 
     def worked(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """The spans between two times, by the monotonic clock, in which the job did not wait."""

@@ -1,13 +1,13 @@
 """One network's training by torch itself, as a user who wants speed would set it up."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from bench.cross_entropies import cross_entropies
 from bench.turn import Turn
 from bench.zoo.clock import Row, empty, spanned, step_seconds, synchronize
 from bench.zoo.rows import COMPILED, EAGER, GRAPHED
@@ -18,15 +18,6 @@ RATE, MOMENTUM = 1e-3, 0.9
 
 Make = Callable[[], nn.Module]
 Step = Callable[[], None]
-
-
-def loss_of(outputs: Any, y: Tensor, weights: Sequence[float]) -> Tensor:
-    """The cross-entropies of a network's outputs in float32, weighted and added."""
-    if isinstance(outputs, Tensor):
-        return functional.cross_entropy(outputs.float(), y)
-    each = outputs.values() if isinstance(outputs, Mapping) else outputs
-    losses = [functional.cross_entropy(output.float(), y) for output in each]
-    return torch.stack([w * loss for w, loss in zip(weights, losses, strict=True)]).sum()
 
 
 def measured(
@@ -79,7 +70,7 @@ def _step_of(
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, torch.bfloat16, enabled=in_bf16):
-            return loss_of(net(x), y, weights)
+            return cross_entropies(net(x), y, weights, torch.float32)
 
     called = torch.compile(loss, mode=MODES[way]) if way in MODES else loss
 

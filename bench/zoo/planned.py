@@ -7,17 +7,14 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from bench.large_plans import KEEP, MACHINE
+from bench.large_plans import KEEP, MACHINE, planned_graph
 from bench.planned_budgets import AUTO
 from bench.zoo.networks import ZooNetwork
-from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, TvdnnError
 from tvdnn.graph import Graph
-from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.make import Problem
-from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.simulate import simulate
 
 HALF: Final = "half"  # auto in half of keep's memory
@@ -63,14 +60,6 @@ def _problem(network: ZooNetwork, net: nn.Module, dtype: str, policy: str) -> Pr
 
 def graph_of(network: ZooNetwork, net: nn.Module, dtype: str, policy: str) -> Graph:
     """The training step of a network on the meta device, as a policy plans it."""
-    rewrites = policy_named(policy).rewrites()
-    return training_graph(
-        net,
-        torch.empty(network.batch, 3, network.side, network.side, device="meta"),
-        fuse=rewrites.fused,
-        coded_pools=rewrites.coded_pools,
-        masks_by_signs=rewrites.masks_by_signs,
-        loss_weights=network.loss_weights,
-        optimizer=SGD(momentum=0.9),
-        dtype=dtype,
-    )
+    shape = (network.batch, 3, network.side, network.side)
+    x = torch.empty(shape, device="meta")
+    return planned_graph(net, x, policy, loss_weights=network.loss_weights, dtype=dtype)

@@ -66,9 +66,14 @@ NETWORKS: Final = {
 
 def _peer(
     o: Operands, x: Tensor, dy: Tensor, packed: Tensor, which: int | None,
-    geometry: dict[str, Any], result: Callable[[], Tensor], first: bool,
-) -> Peer:  # fmt: skip
-    """torch's output (`which` is None) or gradient, channels `first` or last; ours as `result`."""
+    geometry: dict[str, Any], result: Callable[[], Tensor], first: bool | None,
+) -> Peer | None:  # fmt: skip
+    """torch's output (`which` is None) or gradient, channels `first` or last; ours as `result`.
+
+    None where the order of channels is not given.
+    """
+    if first is None:
+        return None
     pairs = tuple(geometry[name] for name in ("stride", "padding", "dilation"))
     native = packed.permute(2, 0, 1)[:, None]  # [C, 1, R, S]
     layout = contiguous_format if first else torch.channels_last
@@ -100,9 +105,7 @@ def _forward(
     out, packed, geometry = _layer(o, size, taps, stride, dtype)
     x, y = o.randn(*size, dtype=dtype), o.out(*out, dtype=dtype)
     bias = o.randn(size[3]) if first is None else None
-    peer = None
-    if first is not None:
-        peer = _peer(o, x, y, packed, None, geometry, lambda: nchw(y), first)
+    peer = _peer(o, x, y, packed, None, geometry, lambda: nchw(y), first)
     operands = (x, packed, bias, y)
     return launching(depthwise_conv2d, *operands, peer=peer, **geometry, **_precision(dtype))
 
@@ -113,9 +116,7 @@ def _grad_input(
 ) -> Launch:  # fmt: skip
     out, packed, geometry = _layer(o, size, taps, stride, dtype)
     dy, dx = o.randn(*out, dtype=dtype), o.out(*size, dtype=dtype)
-    peer = None
-    if first is not None:
-        peer = _peer(o, dx, dy, packed, 0, geometry, lambda: nchw(dx), first)
+    peer = _peer(o, dx, dy, packed, 0, geometry, lambda: nchw(dx), first)
     operands = (dy, packed, dx)
     settings = {**geometry, **_precision(dtype)}
     return launching(depthwise_conv2d_grad_input, *operands, peer=peer, **settings)
@@ -134,13 +135,11 @@ def _grad_weight(
     plan = depthwise_plan(out[1:3], size[3], (taps, taps))
     sums = o.out(plan.splits, size[3], taps, taps, 1, compared=lambda sums: sums.sum(0))
     x, dy = o.randn(*size, dtype=dtype), o.randn(*out, dtype=dtype)
-    peer = None
-    if first is not None:
 
-        def gradient() -> Tensor:
-            return sums.sum(0).permute(0, 3, 1, 2)
+    def gradient() -> Tensor:
+        return sums.sum(0).permute(0, 3, 1, 2)
 
-        peer = _peer(o, x, dy, packed, 1, geometry, gradient, first)
+    peer = _peer(o, x, dy, packed, 1, geometry, gradient, first)
     settings = {**geometry, "first": starts}
     return launching(depthwise_conv2d_grad_weight, x, dy, sums, peer=peer, **settings)
 
