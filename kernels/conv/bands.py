@@ -21,10 +21,10 @@ import triton
 import triton.language as tl
 from triton import cdiv
 
+from ..language.channel_ranges import ALIGNMENT
 from .tiles import FEW_CHANNELS, TILE_CHANNELS, Filter, Pair, step_channels
 
 WIDE_BLOCK: Final = 128  # output channels of a block where groups have a multiple of them
-ALIGNMENT: Final = 16  # bytes, of which maps that TMA moves have a multiple for each pixel
 
 
 def filter_of(
@@ -61,12 +61,25 @@ def band_channels(channels: Pair, groups: int, dtype: torch.dtype, precision: st
     return cdiv(joined * in_width, step) * step
 
 
+def packed_channels(channels: Pair, groups: int, dtype: torch.dtype, precision: str) -> int:
+    """Input channels of packed weights: those of a band, or of whole 16 bytes that TMA moves.
+
+    The weights of channels that a map does not have are zero.
+    """
+    band = band_channels(channels, groups, dtype, precision)
+    exact = dtype == torch.float32 and precision == "ieee"
+    if groups > 1 or exact or band < FEW_CHANNELS:
+        return band
+    unit = ALIGNMENT // dtype.itemsize
+    return cdiv(band, unit) * unit
+
+
 def packed_shape(
     shape: tuple[int, int, int, int], groups: int, dtype: torch.dtype, precision: str
 ) -> tuple[int, int, int, int]:
     """The shape [K, R, S, band] in which `conv2d` takes a weight [K, C/g, R, S]."""
     out_channels, in_width, size_r, size_s = shape
-    band = band_channels((in_width * groups, out_channels), groups, dtype, precision)
+    band = packed_channels((in_width * groups, out_channels), groups, dtype, precision)
     return out_channels, size_r, size_s, band
 
 
@@ -79,7 +92,7 @@ def packed_shape_grad_input(
     """
     out_channels, in_width, size_r, size_s = shape
     in_channels = in_width * groups
-    band = band_channels((out_channels, in_channels), groups, dtype, precision)
+    band = packed_channels((out_channels, in_channels), groups, dtype, precision)
     return in_channels, size_r, size_s, band
 
 

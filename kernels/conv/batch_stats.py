@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import cdiv
 
-from ..language.channel_ranges import pitch_of
-from .bands import band_channels, filter_of
+from ..language.channel_ranges import is_aligned, pitch_of
+from .bands import filter_of, packed_channels
 from .tiles import (
     FEW_CHANNELS,
     Box,
@@ -77,29 +77,35 @@ class MomentCells:
 def moment_cells(
     in_sides: Pair, out_sides: Pair, shape: tuple[int, int, int, int], *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    dtype: torch.dtype, precision: str = "ieee",
+    dtype: torch.dtype, precision: str = "ieee", pitches: Pair | None = None,
 ) -> MomentCells | None:  # fmt: skip
     """The cells of a forward convolution with a weight of `shape` [K, C/g, R, S] on Hopper.
+
+    `pitches` are the channels from one pixel to the next of its input and output, by default their
+    own.
 
     None where its kernel on Hopper stores no moments. On other GPUs `cell_moments` finds the
     moments of the same cells in the stored map.
     """
     out_channels, in_width, *size = shape
     channels = in_width * groups, out_channels
-    band = band_channels(channels, groups, dtype, precision)
+    band = packed_channels(channels, groups, dtype, precision)
     taps = filter_of(
         channels, groups, band, size=(size[0], size[1]), stride=stride, padding=padding,
         dilation=dilation,
     )  # fmt: skip
     exact = dtype == torch.float32 and precision == "ieee"
-    aligned = out_channels * dtype.itemsize % 16 == 0
+    in_aligned, out_aligned = (
+        is_aligned(*each, dtype.itemsize)
+        for each in zip((in_sides, out_sides), channels, pitches or channels, strict=True)
+    )
     whole = groups == 1 or band % step_channels(dtype) == 0
-    if not (taps.suits_tiles and whole and aligned) or exact:
+    if not (taps.suits_tiles and whole and out_aligned) or exact:
         return None
     if taps.in_channels < FEW_CHANNELS:
         tile = im2col_tile(taps)
         return MomentCells(out_sides, part_of(box_of(*out_sides, tile.pixels), tile.parts), False)
-    if taps.in_channels * dtype.itemsize % 16 != 0 or out_channels < FEW_CHANNELS:
+    if not in_aligned or out_channels < FEW_CHANNELS:
         return None
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
     if one_by_one or stride == (1, 1):

@@ -124,7 +124,7 @@ def launch_pointer(
         in_c, out_c, *taps.widths, in_channels, channels, *taps.padding, *taps.dilation, *pitches,
         **taps.constants(), UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
-        **_flags(epilogue), BANDS=taps.has_bands, ALIGN=align, FLATTEN=few,
+        **_flags(epilogue), BANDS=taps.reads_bands, ALIGN=align, FLATTEN=few,
         PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,

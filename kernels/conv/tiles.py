@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..language.channel_ranges import pitch_of
+from ..language.channel_ranges import ALIGNMENT, is_aligned, pitch_of
 from ..language.device import capability, holds_large_tiles, shared_nbytes
 from ..language.gluon import available, widens
 
@@ -22,6 +22,7 @@ Box = tuple[int, int, int]
 
 FEW_CHANNELS: Final = 16  # channels below which taps and channels are one axis (im2col)
 TILE_CHANNELS: Final = 64  # output channels of the least tile that tensor descriptors store
+SUMS_OF_16_BYTES: Final = 4
 STEP_NBYTES: Final = 128  # bytes of channels in one step of a sum: a line, TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64  # samples of a box, at most
 SINGLE_THREAD_COLUMNS: Final = 8  # columns of a box from which a thread holds whole windows 2x2
@@ -62,6 +63,16 @@ class Filter:
         """Whether blocks have outputs of several groups, or bands inputs of several."""
         alone = self.in_channels == self.widths[0] and self.widths[1] % self.out_channels == 0
         return self.has_bands and not alone
+
+    @property
+    def reads_bands(self) -> bool:
+        """Whether weights are of bands of input channels, which may be wider than the map."""
+        return self.has_bands or self.in_channels > self.channels[0]
+
+    @property
+    def sums_by_pointers(self) -> bool:
+        """Whether TMA cannot store sums of weights: it stores whole 16 bytes of one group."""
+        return self.merges_groups or self.widths[0] % SUMS_OF_16_BYTES != 0
 
     @property
     def suits_tiles(self) -> bool:
@@ -267,11 +278,12 @@ def part_of(box: Box, parts: int) -> Box:
 
 
 def has_descriptors(nhwc: Tensor) -> bool:
-    """Whether TMA can move a map: from Hopper on, in multiples of 16 bytes."""
+    """Whether TMA can move a map: from Hopper on, where pixels lie at multiples of 16 bytes."""
     if (0, 0) < capability() < (9, 0):
         return False
-    lengths = (nhwc.shape[3] * nhwc.dtype.itemsize, pitch_of(nhwc) * nhwc.dtype.itemsize)
-    return nhwc.data_ptr() % 16 == 0 and all(length % 16 == 0 for length in lengths)
+    _, height, width, channels = nhwc.shape
+    aligned = is_aligned((height, width), channels, pitch_of(nhwc), nhwc.dtype.itemsize)
+    return nhwc.data_ptr() % ALIGNMENT == 0 and aligned
 
 
 def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:

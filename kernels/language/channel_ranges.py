@@ -3,7 +3,11 @@
 The pitch of a range is the number of elements from one pixel to the next.
 """
 
+from typing import Final
+
 from torch import Tensor
+
+ALIGNMENT: Final = 16  # bytes, of which TMA moves whole multiples
 
 
 def pitch_of(maps: Tensor) -> int:
@@ -18,6 +22,14 @@ def pitch_of(maps: Tensor) -> int:
             return stride // pixels
         pixels *= size
     return maps.shape[-1]
+
+
+def is_aligned(sides: tuple[int, int], channels: int, pitch: int, itemsize: int) -> bool:
+    """Whether every pixel of maps of these sides (h, w) starts at a multiple of 16 bytes.
+
+    Only channels tell so of maps of one pixel: the pitch of a single sample is not known.
+    """
+    return (pitch if sides != (1, 1) else channels) * itemsize % ALIGNMENT == 0
 
 
 def is_range(maps: Tensor) -> bool:

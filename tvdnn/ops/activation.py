@@ -55,7 +55,7 @@ def behind_relu(b: Builder, op: Op) -> str:
     masked = (
         dy
         if not b.is_shared(dy)
-        else b.add_map(b.unique(f"masked {dy}"), b.shape(op.output), Kind.GRAD)
+        else b.add_padded(b.unique(f"masked {dy}"), op.output, b.shape(op.output), Kind.GRAD)
     )
     b.add_pass(op, "mask", (b.signs_of_range(op.output), Use(dy)), (Use(masked),))
     return masked

@@ -109,7 +109,8 @@ def _total(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if not b.is_shared(dy):
         return dy
-    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
+    shape = b.buffers[b.buffer_of[op.output]].shape
+    return b.add_padded(b.unique(f"total {dy}"), op.output, shape, Kind.GRAD)
 
 
 def _has_signs(op: Op) -> bool:

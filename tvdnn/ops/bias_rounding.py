@@ -11,7 +11,7 @@ from .operator import Launch
 
 def rounded_copy(b: Builder, op: Op, dy: str) -> str:
     """The gradient of the op's output as products read it, in a buffer of its own."""
-    name = b.add_map(b.unique(f"rounded {dy}"), b.buffers[dy].shape, Kind.AUX, b.dtype)
+    name = b.add_padded(b.unique(f"rounded {dy}"), op.output, b.buffers[dy].shape, Kind.AUX)
     _add_pass(b, op, dy, name)
     return name
 

@@ -22,12 +22,16 @@ class Buffers:
     row_tiles: int
     # By kind of op, what its passes take as ranges.
     strided: Mapping[str, StridedSupport]
+    # By value that lies in a padded map, the channels of that map.
+    padded: Mapping[str, int]
     # The buffers, and the ranges and views that have names.
     buffers: dict[str, Buffer] = field(default_factory=dict)
     # By name of a range, the buffer, range or view that it is of, and the channels.
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
     # By name of a view, the buffer or range that it is of.
     views: dict[str, str] = field(default_factory=dict)
+    # The buffers that are padded maps.
+    padded_maps: set[str] = field(default_factory=set)
     # By value, the buffer, range or view that holds it.
     buffer_of: dict[str, str] = field(default_factory=dict)
     # By buffer, the values that lie in it, wholly or in a range.
@@ -81,6 +85,31 @@ class Buffers:
         section = rows if most_rows is None else min(rows, most_rows)
         return self._add_buffer(Buffer(name, kind, shape, dtype, section))
 
+    def add_padded(
+        self,
+        name: str,
+        value: str,
+        shape: tuple[int, ...],
+        kind: Kind = Kind.MAP,
+        most_rows: int | None = None,
+    ) -> str:
+        """A map for the value or its gradient, or the range that it fills of a padded map."""
+        width = self.padded.get(value, shape[-1])
+        home = self.add_map(name, (*shape[:-1], width), kind, most_rows=most_rows)
+        if width == shape[-1]:
+            return home
+        self.padded_maps.add(home)
+        return self.add_range(home, (0, shape[-1]))
+
+    def is_beside(self, use: Use) -> bool:
+        """Whether other values may lie beside the channels of a resolved use."""
+        return use.channels is not None and use.buffer not in self.padded_maps
+
+    def pitch(self, name: str) -> int:
+        """Channels from one pixel to the next of a buffer, range or view."""
+        use = self.resolved(Use(name))
+        return self.buffers[name if use.channels is None else use.buffer].shape[-1]
+
     def add_whole(
         self, name: str, kind: Kind, shape: tuple[int, ...], dtype: str = "float32"
     ) -> str:
@@ -123,7 +152,9 @@ class Buffers:
         if value not in self.buffer_of:
             place = self.aliases.get(value)
             home = (
-                self.add_map(value, self.shape(value), most_rows=self._run_of_inputs(value))
+                self.add_padded(
+                    value, value, self.shape(value), most_rows=self._run_of_inputs(value)
+                )
                 if place is None
                 else self.add_range(self.buffer_for(place.container), place.channels)
             )

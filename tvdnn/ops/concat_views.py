@@ -23,11 +23,11 @@ class StridedSupport:
 
     # The values that may be ranges: the inputs, the output, the output's gradient.
     uses: frozenset[str] = frozenset()
-    # Channels. A range starts, and a map is wide, at whole multiples of it.
+    # Channels. A range starts and ends, and a map is wide, at whole multiples of it.
     word: int = 1
 
-    def accepts(self, use: str, start: int, pitch: int) -> bool:
-        return use in self.uses and start % self.word == 0 and pitch % self.word == 0
+    def accepts(self, use: str, channels: Channels, pitch: int) -> bool:
+        return use in self.uses and all(size % self.word == 0 for size in (*channels, pitch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def aliases(network: Network, strided: Mapping[str, StridedSupport]) -> dict[str
     """
     found: dict[str, Alias] = {}
     concats = [op for op in network.ops if op.kind == "concat"]
-    values = _Values(network, strided)
+    values = ValueUses(network, strided)
     while concats:
         container = concats.pop()
         ranges = ranges_of(network, container)
@@ -80,7 +80,7 @@ def aliases(network: Network, strided: Mapping[str, StridedSupport]) -> dict[str
     return found
 
 
-def _add_parts(network: Network, found: dict[str, Alias], values: "_Values") -> None:
+def _add_parts(network: Network, found: dict[str, Alias], values: "ValueUses") -> None:
     """Find the parts of maps that may be read where they lie.
 
     A single part would keep the whole map alive. The parts must cover the map, or the map must be
@@ -111,7 +111,7 @@ def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
     return first if whole[first : first + len(part)] == part else None
 
 
-class _Values:
+class ValueUses:
     """The maker and the readers of each value, and whether they accept ranges."""
 
     def __init__(self, network: Network, strided: Mapping[str, StridedSupport]) -> None:
@@ -148,20 +148,51 @@ class _Values:
 
     def may_lie_at(self, name: str, start: int, pitch: int) -> bool:
         """Whether a map of `pitch` channels may hold the value from channel `start` on."""
-        maker = self._makers.get(name)
-        makes = maker is not None and self._strided[maker.kind].accepts("output", start, pitch)
+        maker, channels = self._makers.get(name), (start, start + self._width(name))
+        makes = maker is not None and self._strided[maker.kind].accepts("output", channels, pitch)
         return makes and self.is_read_at(name, start, pitch)
+
+    def wants_words(self, name: str) -> bool:
+        """Whether the maker or a reader of the value takes only ranges of whole words."""
+        beside = (self._makers[name], *self._readers.get(name, ()))
+        return any(self._strided[op.kind].word == WORD for op in beside)
+
+    def may_be_padded(self, name: str) -> bool:
+        """Whether the step alone reads the value, and maker and readers accept ranges of any width.
+
+        The channels behind it belong to no other value.
+        """
+        makes = {"output", "gradient"} <= self._strided[self._makers[name].kind].uses
+        return makes and self._reads_padded(name)
+
+    def _reads_padded(self, name: str) -> bool:
+        def reads(reader: Op) -> bool:
+            if reader.kind != "view":
+                return "input" in self._strided[reader.kind].uses
+            return self._width(name) == self._width(reader.output) and self._reads_padded(
+                reader.output
+            )
+
+        return not self._is_output(name) and all(map(reads, self._readers.get(name, ())))
+
+    def is_alone(self, op: Op) -> bool:
+        """Whether the op is the only reader of its first input."""
+        return self._readers.get(op.inputs[0]) == [op] and not self._is_output(op.inputs[0])
+
+    def _is_output(self, name: str) -> bool:
+        return name in self._network.outputs
 
     def is_read_at(self, name: str, start: int, pitch: int) -> bool:
         """Whether the step alone reads the value, and all of it may lie there."""
-        if name in self._network.outputs:
+        if self._is_output(name):
             return False
         readers = self._readers.get(name, ())
         return all(self._reads_at(reader, name, start, pitch) for reader in readers)
 
     def _reads_at(self, reader: Op, name: str, start: int, pitch: int) -> bool:
         if reader.kind != "view":
-            return self._strided[reader.kind].accepts("input", start, pitch)
+            channels = start, start + self._width(name)
+            return self._strided[reader.kind].accepts("input", channels, pitch)
         keeps = self._width(name) == self._width(reader.output)
         return keeps and self.is_read_at(reader.output, start, pitch)
 

@@ -135,7 +135,8 @@ def _pools(op: Op) -> bool:
 
 
 def _unpooled(b: Builder, op: Op, grad: str) -> str:
-    name = b.add_map(b.unique(f"grad {op.name}"), _map_shape(b, op), Kind.GRAD)
+    name, shape = b.unique(f"grad {op.name}"), _map_shape(b, op)
+    name = b.add_padded(name, op.output, shape, Kind.GRAD)
     b.add_pass(op, "unpool", (Use(grad), Use(codes_of(op))), (Use(name),))
     return name
 
@@ -207,6 +208,7 @@ def _weight_plan(
 ) -> GradWeightPlan:
     """Of whole maps. Of row tiles with a halo it is that of images, a unit of row tiles each."""
     shape, settings = filter_shape(b, op), _settings(b, op)
+    settings["pitches"] = b.pitch(large), b.pitch(small)
     sides = _sides(b, large), _sides(b, small)
     if not any(any(use.halo) for use in reads):
         return grad_weight_plan(*sides, shape, **settings)
@@ -229,8 +231,9 @@ def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
     """The tiles whose mean and M2 the kernel may leave; None with a halo."""
     if any(halo_of(b, op)):
         return None
-    sides = _sides(b, b.input_of(op)), _sides(b, b.buffer_of[op.output])
-    return moment_cells(*sides, filter_shape(b, op), **_settings(b, op))
+    maps = b.input_of(op), b.buffer_of[op.output]
+    sides, pitches = (_sides(b, name) for name in maps), (b.pitch(maps[0]), b.pitch(maps[1]))
+    return moment_cells(*sides, filter_shape(b, op), **_settings(b, op), pitches=pitches)
 
 
 def _sides(b: Builder, name: str) -> Pair:

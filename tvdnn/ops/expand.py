@@ -31,6 +31,7 @@ from .facts import with_facts
 from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_all_updates, flush_gradients
+from .padded_maps import padded_widths
 from .read_order import ReadOrder
 from .registry import OPERATORS
 from .split_rows import common_tiles, split_rows
@@ -115,7 +116,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     rounds = precision == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
     tiles = settings.row_tiles or common_tiles(plain, fused, dtype, chunk_size, settings.sections)
-    b = _builder(traced, network, tiles, wanted, chunk_size, settings)
+    b = _builder(traced, plain, network, tiles, wanted, chunk_size, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
     boundary = len(b.passes)
@@ -169,15 +170,18 @@ def graph_variants(network: Network, settings: Settings) -> GraphVariants:
 
 def _builder(
     traced: Network,
+    plain: Network,
     network: Network,
     tiles: int,
     wanted: frozenset[str],
     chunk_size: int,
     settings: Settings,
 ) -> Builder:
-    """A builder of the network in row tiles."""
+    """A builder of the network in row tiles. The `plain` network is the same without joined ops."""
     dtype, precision = DTYPES[settings.dtype]
     tiled = split_rows(network, tiles)
+    strided = {kind: each.strided for kind, each in OPERATORS.items()}
+    in_place = {kind for kind, each in OPERATORS.items() if each.in_place}
     return Builder(
         network=tiled,
         dtype=dtype,
@@ -190,7 +194,8 @@ def _builder(
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         updates_last=settings.updates_last,
         order=ReadOrder(traced, tiled.ops),
-        strided={kind: each.strided for kind, each in OPERATORS.items()},
+        strided=strided,
+        padded=padded_widths(plain, strided, in_place),
     )
 
 
@@ -261,14 +266,17 @@ def _place_elementwise(b: Builder, op: Op) -> None:
 def _may_overwrite(b: Builder, op: Op, name: str) -> bool:
     """Whether the op may write over the bytes of the value `name`.
 
-    It may where these bytes are a whole buffer, and the op reads all values that lie there last,
-    forward and backward. A view with other channels than its buffer has no ranges.
+    It may where these bytes are a whole buffer, padded as the output is, and the op reads all
+    values that lie there last, forward and backward. A view with other channels than its buffer has
+    no ranges.
     """
     target = b.resolved(Use(b.buffer_of[name]))
     if not b.keeps_channels(b.buffer_of[name]) and _is_read_in_ranges(b, op.output):
         return False
     values = b.values_in[target.buffer]
-    return target.channels is None and all(_reads_last(b, op, value) for value in values)
+    pitch = b.padded.get(op.output, b.shape(op.output)[-1])
+    whole = not b.is_beside(target) and b.pitch(b.buffer_of[name]) == pitch
+    return whole and all(_reads_last(b, op, value) for value in values)
 
 
 def _is_read_in_ranges(b: Builder, value: str) -> bool:
@@ -292,7 +300,7 @@ def _reads_last(b: Builder, op: Op, value: str) -> bool:
     """
     if value not in b.makers or value in b.network.outputs:
         return False
-    if b.resolved(Use(b.buffer_of[value])).channels is not None:
+    if b.is_beside(b.resolved(Use(b.buffer_of[value]))):
         return False
     if "output" in OPERATORS[b.makers[value].kind].saves:
         return False

@@ -26,7 +26,7 @@ def add_grads(b: Builder, op: Op, reader: Operator | None = None) -> None:
     total = first
     if leaves or (others and b.is_shared(first)):
         shape = b.buffers[b.buffer_of[op.output]].shape
-        total = b.add_map(b.unique(f"grad {op.output} total"), shape, Kind.GRAD)
+        total = b.add_padded(b.unique(f"grad {op.output} total"), op.output, shape, Kind.GRAD)
     if leaves and not others:
         b.add_pass(op, "copy_grad", (Use(first),), (Use(total),))
     for other in others:

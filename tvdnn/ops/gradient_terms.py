@@ -50,8 +50,8 @@ class Gradients(Buffers):
         suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
         home = self.buffers[self.buffer_of[value]]
         rows = None if self.row_tiles == 1 else home.section
-        name = self.add_map(
-            self.unique(f"grad {value}{suffix}"), home.shape, Kind.GRAD, most_rows=rows
+        name = self.add_padded(
+            self.unique(f"grad {value}{suffix}"), value, home.shape, Kind.GRAD, most_rows=rows
         )
         return self.adopt_grad(value, name)
 
@@ -145,13 +145,15 @@ class Gradients(Buffers):
         """
         if op.kind == "concat" and not self.keeps_channels(grad):
             return False
-        use = self.resolved(Use(grad))
+        use, value, word = self.resolved(Use(grad)), op.output, self.strided[op.kind].word
+        if word > 1 and self.shape(value)[-1] % word != 0:
+            return self.pitch(grad) == self.padded.get(value, self.shape(value)[-1])
         if use.channels is None:
             return True
         if op.kind == "view" and self.shape(op.output)[-1] != self.shape(op.inputs[0])[-1]:
             return False
         pitch = self.buffers[use.buffer].shape[-1]
-        return self.strided[op.kind].accepts("gradient", use.channels[0], pitch)
+        return self.strided[op.kind].accepts("gradient", use.channels, pitch)
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""

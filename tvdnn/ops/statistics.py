@@ -18,10 +18,11 @@ from .operator import Launch
 def add_cells(b: Builder, op: Op, cells: MomentCells) -> Use | None:
     """The use of a buffer for the moments of cells of the op's output.
 
-    None where a launch would have to be longer than a run for them, or the output is a range.
+    None where a launch would have to be longer than a run for them, or the output lies beside
+    others in one map.
     """
     y = b.buffer_of[op.output]
-    if b.is_range(y) or cells.group > RUN_CHUNKS * b.buffers[y].section:
+    if b.is_beside(b.resolved(Use(y))) or cells.group > RUN_CHUNKS * b.buffers[y].section:
         return None
     b.moment_cells[y] = cells
     shape = cells.shape(b.batch, b.shape(op.output)[-1])

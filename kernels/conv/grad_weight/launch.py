@@ -72,7 +72,8 @@ def conv2d_grad_weight(
         (out_channels, in_channels, size_r, size_s), stride, padding, dilation, groups, x.dtype,
         precision,
     )  # fmt: skip
-    layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision)
+    pitches = pitch_of(x), pitch_of(dy)
+    layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision, pitches)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
     plan = GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
@@ -117,7 +118,7 @@ def _sides(maps: Tensor) -> Pair:
 
 def _sums(partials: Tensor, tile: Tile, taps: Filter) -> TensorDescriptor | Tensor:
     """What `store_sum` takes."""
-    if taps.merges_groups:
+    if taps.sums_by_pointers:
         return partials
     by_tap = partials.view(*partials.shape[:2], -1, partials.shape[4])
     return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
@@ -135,7 +136,7 @@ def _swaps(tile: Tile, dtype: torch.dtype) -> bool:
 
 def _bands(taps: Filter) -> tuple[int, ...] | None:
     """What `first_channel` and `places_of` take."""
-    if not taps.has_bands:
+    if not taps.has_bands and not taps.sums_by_pointers:
         return None
     return (*taps.widths, taps.last_band, taps.channels[1], taps.num_taps)
 
@@ -176,7 +177,7 @@ def _launch_flat(
         splits.start, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.merges_groups,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
@@ -195,7 +196,7 @@ def _launch_per_sample(
         splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.merges_groups,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
@@ -208,7 +209,8 @@ def _launch_gather(
     align, sizes = in_units(taps, pitch_of(x), pitch_of(dy))
     in_c, out_c, in_channels, channels, *pitches = sizes
     grad_weight_gather_kernel[(work.programs * len(splits),)](
-        x, dy, partials, _bands(taps), int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
+        x, dy, partials, _bands(taps) if taps.has_bands else None, int(first),
+        x.shape[0], *layer.in_sides, *layer.out_sides,
         in_c, out_c, in_channels, channels, taps.blocks, *taps.padding, *taps.dilation,
         *pitches, work.unit, work.splits, splits.start,
         **taps.constants(), ALIGN=align, FLATTEN=taps.in_channels < FEW_CHANNELS,
@@ -263,6 +265,7 @@ def conv2d_grad_weight_reference(
     plan = grad_weight_plan(
         (own_rows or x.shape[1], x.shape[2]), _sides(dy), (size[0], size[1], size[2], size[3]),
         **geometry, dtype=x.dtype, precision=precision,
+        pitches=(pitch_of(x), pitch_of(dy)),
     )  # fmt: skip
     x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)
     with rounding(precision):

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import torch
 from triton import cdiv
 
+from ...language.channel_ranges import is_aligned
 from ...language.device import capability, holds_large_tiles, num_sms, shared_nbytes
 from ...language.gluon import available
 from ..bands import band_channels, filter_of
@@ -56,6 +57,7 @@ class GradWeightShape:
     taps: Filter
     dtype: torch.dtype
     precision: str
+    pitches: Pair  # channels from one pixel to the next of x and of dy
 
     @property
     def out_pixels(self) -> int:
@@ -78,10 +80,15 @@ class LaunchPlan:
 def grad_weight_plan(
     in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
+    pitches: Pair | None = None,
 ) -> GradWeightPlan:  # fmt: skip
-    """The plan for maps x and dy of sides (h, w) and a weight of shape [K, C/g, R, S]."""
+    """The plan for maps x and dy of sides (h, w) and a weight of shape [K, C/g, R, S].
+
+    `pitches` are the channels from one pixel to the next of x and dy, by default their own.
+    """
     taps = filter_of_sums(weight_shape, stride, padding, dilation, groups, dtype, precision)
-    work = work_of(GradWeightShape(in_sides, out_sides, taps, dtype, precision))
+    sides = in_sides, out_sides
+    work = work_of(GradWeightShape(*sides, taps, dtype, precision, pitches or taps.channels))
     return GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
 
 
@@ -167,12 +174,12 @@ def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
         return False
     if layer.dtype == torch.float32 and layer.precision == "ieee":
         return False
-    itemsize = layer.dtype.itemsize
     few = layer.taps.in_channels < FEW_CHANNELS
     if few and layer.taps.blocks > 1:
         return False
-    aligned = few or layer.taps.channels[0] * itemsize % 16 == 0
-    return aligned and layer.taps.channels[1] * itemsize % 16 == 0
+    maps = zip((layer.in_sides, layer.out_sides), layer.taps.channels, layer.pitches, strict=True)
+    x_aligned, dy_aligned = (is_aligned(*each, layer.dtype.itemsize) for each in maps)
+    return dy_aligned and (few or x_aligned)
 
 
 def _suits_transposing(layer: GradWeightShape) -> bool:
@@ -192,7 +199,7 @@ def _is_flat(layer: GradWeightShape) -> bool:
 def _shares_taps(layer: GradWeightShape) -> bool:
     """Whether a row of three taps shares loads: few input channels, more output channels."""
     taps = layer.taps
-    few = taps.in_channels <= 64 < taps.out_channels and not taps.merges_groups
+    few = taps.in_channels <= 64 < taps.out_channels and not taps.sums_by_pointers
     return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
 
 
@@ -204,7 +211,7 @@ def _tile(layer: GradWeightShape) -> Tile:
     taps = layer.taps
     block_k = block_of(taps.out_channels, 16, 128)
     block_c = block_of(taps.in_channels, 16, 128)
-    if taps.merges_groups:  # larger tiles have more pointers to sums than registers
+    if taps.sums_by_pointers:  # larger tiles have more pointers to sums than registers
         block_c = min(block_c, 64 if layer.dtype == torch.bfloat16 else 32)
     if layer.dtype == torch.float32:
         # Two warps make Triton choose mma.sync: wgmma cannot transpose float32. 256->256 @56 runs
