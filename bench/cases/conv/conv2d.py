@@ -36,7 +36,7 @@ def _forward(
     relu: bool = False,
 ) -> Launch:
     """With `moments` the launch also leaves moments of the stored map, over the kernel's cells."""
-    y = o.out(*t.dy.shape, dtype=t.dy.dtype)
+    y = o.out(*t.dy.shape, dtype=t.dy.dtype, beside=t.beside(t.dy.shape[3]))
     settings = {**t.settings, "out_precision": out_precision, "relu": relu}
     cells = t.layer.cells(y.dtype, t.settings["precision"]) if moments else None
     if cells is not None:
@@ -100,7 +100,8 @@ def _grad_input(
     bias: bool = False,
 ) -> Launch:  # fmt: skip
     """`masked` by the ReLU before, by its sign `bits`, with the sums of cells of `cell` rows."""
-    dx, settings = o.out(*t.x.shape, dtype=t.x.dtype), dict[str, Any](t.settings)
+    settings = dict[str, Any](t.settings)
+    dx = o.out(*t.x.shape, dtype=t.x.dtype, beside=t.beside(t.x.shape[3]))
     if masked:
         signs = (*t.x.shape[:3], t.x.shape[3] // 8)
         settings["mask"] = o.integers(256, *signs, dtype=U8) if bits else t.rounded_x
@@ -160,6 +161,9 @@ CHECKED: Final[dict[str, Settings]] = {
     "40 channels": {"channels": 40},
     "40 channels, 1x1, tf32": {"channels": 40, "taps": 1, **WIDE},
     "120 channels": {"channels": 120},
+    "18 to 36 channels, padded": {"layer": Layer(8, 18, 36, padded=True)},
+    "122 channels, padded, 1x1": {"layer": Layer(8, 122, 122, 1, padded=True)},
+    "50 channels, padded, stride 2": {"layer": Layer(8, 50, 27, stride=2, padded=True)},
     "in groups": {"groups": 4},
     **{f"groups of {each}": {"layer": Layer(8, 128, 128, groups=128 // each)} for each in WIDTHS},
     "groups of 4, tf32": {"layer": FOURS, **WIDE},
@@ -211,6 +215,8 @@ FORWARD: Final = (
     *both(Layer(28, 72, 24, 1), RELU),
     *both(Layer(14, 240, 80, 1), RELU),
     *both(Layer(14, 120, 16), RELU),
+    _at(Layer(28, 122, 122, 1, padded=True), RELU, HALF),
+    _at(Layer(56, 18, 36, padded=True), RELU, HALF),
 )
 MOMENTS: Final = tuple(
     _at(layer, {"moments": True, "bias": False, "out_precision": "ieee"}, kind)
@@ -221,6 +227,8 @@ MOMENTS: Final = tuple(
         (Layer(56, 96, 128, 1), HALF),
         (Layer(28, 24, 72, 1), HALF),
         (Layer(28, 120, 40, 1), HALF),
+        (Layer(56, 18, 36, padded=True), HALF),
+        (Layer(28, 122, 122, 1, padded=True), HALF),
         (Layer(112, 128, 128), WIDE),
         (Layer(56, 64, 256, 1), WIDE),
         (Layer(56, 128, 128, groups=32), HALF),
@@ -261,6 +269,8 @@ GRADIENTS: Final = (
     _at(UNEVEN, BY_BITS, EXACT),
     *both(Layer(28, 72, 24, 1), MASKED),
     *both(Layer(14, 72, 120), BY_BITS),
+    _at(Layer(28, 122, 122, 1, padded=True), MASKED, HALF),
+    _at(Layer(56, 18, 36, padded=True), MASKED, HALF),
     *both(TRANSPOSED, {"bias": True}),
     *both(SPREAD, MASKED),
     *both(Layer(56, 128, 128, groups=32), MASKED),

@@ -18,6 +18,7 @@ from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.language.rounding import stored_reference
 
 SAMPLES: Final = 256
+WORD: Final = 8  # channels in one load of 16 bytes of bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Layer:
     dilation: int = 1
     groups: int = 1
     pad: int | None = None  # by default stride 1 keeps the side
+    padded: bool = False  # whether maps lie in wider ones, of a multiple of WORD channels
 
     @property
     def name(self) -> str:
@@ -73,7 +75,15 @@ class Layer:
     def cells(self, dtype: torch.dtype, precision: str = "tf32") -> MomentCells | None:
         """Those whose moments its forward pass leaves, if any."""
         settings = {**self.settings, "dtype": dtype, "precision": precision}
-        return moment_cells(*self.sides, self.shape, **settings)
+        return moment_cells(*self.sides, self.shape, **settings, pitches=self.pitches)
+
+    @property
+    def pitches(self) -> tuple[int, int]:
+        """Channels from one pixel to the next of the input and of the output."""
+        return self.pitch(self.in_channels), self.pitch(self.out_channels)
+
+    def pitch(self, channels: int) -> int:
+        return channels + (-channels % WORD if self.padded else 0)
 
 
 VGG16: Final = (
@@ -166,7 +176,9 @@ class Tensors:
         self.layer, self.settings = layer, {**layer.settings, "precision": precision}
         x = (samples, layer.side, layer.side, layer.in_channels)
         dy = (samples, layer.out_side, layer.out_side, layer.out_channels)
-        self.x, self.dy = o.randn(*x, dtype=dtype), o.randn(*dy, dtype=dtype)
+        self.x, self.dy = (
+            o.randn(*maps, dtype=dtype, beside=self.beside(maps[3])) for maps in (x, dy)
+        )
         self.weight, self.bias = o.randn(k, c, taps, taps) * (c * taps**2) ** -0.5, o.randn(k)
         packs = {"groups": layer.groups, "dtype": dtype, "precision": precision}
         shapes = packed_shape(layer.shape, **packs), packed_shape_grad_input(layer.shape, **packs)
@@ -177,9 +189,14 @@ class Tensors:
             packing = {"groups": layer.groups, "precision": precision}
             pack_weight(self.weight, self.packed, **packing)
             pack_weight_grad_input(self.weight, self.packed_grad, **packing)
+        # In bfloat16 the values themselves, where they lie.
         self.rounded_x = stored_reference(self.x, dtype, precision)
         self.rounded_dy = stored_reference(self.dy, dtype, precision)
         self.native = self.weight.to(dtype, memory_format=torch.channels_last)
+
+    def beside(self, channels: int) -> Shape:
+        """The channels before and after a map that is padded; () for others."""
+        return (0, self.layer.pitch(channels) - channels) if self.layer.padded else ()
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, which: int) -> Tensor:
         """cuDNN's gradient of the input (0) or of the weight (1)."""

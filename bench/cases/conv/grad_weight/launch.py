@@ -20,7 +20,8 @@ EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
 def _partials_shape(t: Tensors) -> Shape:
     """The shape of partial gradients, [splits, K, R, S, C/g]."""
     k, c, taps, _ = t.layer.shape
-    plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **t.settings, dtype=t.x.dtype)
+    settings = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches}
+    plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **settings)
     return (plan.splits, k, taps, taps, c)
 
 
@@ -98,6 +99,8 @@ STRIDED: Final = Layer(28, 128, 256, stride=2)
 COMPILED: Final = (
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
     *(each for layer in UNEVEN for each in _both_runs(layer, HALF)),
+    *_both_runs(Layer(56, 18, 18, padded=True), HALF, wgmma=False),
+    *_both_runs(Layer(28, 122, 244, 1, padded=True), HALF),
     *_both_runs(Layer(14, 128, 256), HALF, tuned=True),
     *_both_runs(Layer(56, 3, 64), WIDE),
     *_both_runs(Layer(56, 128, 256), WIDE, tuned=True),
