@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..language import map_tiles
 from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
+from .global_avg import global_avg, global_avg_grad
 
 
 @triton.jit
@@ -250,6 +251,9 @@ def avg_pool2d_grad(
 
 def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y [N, OH, OW, C] = the mean of each of torch's adaptive windows of x [N, H, W, C]."""
+    if y.shape[1:3] == (1, 1):
+        global_avg(x, y, precision)
+        return
     if (window := _even_window(x, y)) is not None:
         avg_pool2d(x, y, **window, precision=precision)
         return
@@ -258,6 +262,9 @@ def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> Non
 
 def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """The gradient dx [N, H, W, C] of `adaptive_avg_pool2d` from dy [N, OH, OW, C]."""
+    if dy.shape[1:3] == (1, 1):
+        global_avg_grad(dy, dx, precision)
+        return
     if (window := _even_window(dx, dy)) is not None:
         avg_pool2d_grad(dy, dx, **window, precision=precision)
         return
