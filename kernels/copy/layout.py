@@ -1,4 +1,4 @@
-"""Copies between the caller's tensors [N, C, H, W] and maps [N, H, W, C], casts, sums, shuffles.
+"""Copies between the caller's tensors [N, C, H, W] and maps [N, H, W, C], casts, sums.
 
 With `precision` "tf32" float32 outputs are rounded to TF32.
 """
@@ -125,7 +125,7 @@ def _with_merged_rows(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
     return src.flatten(1, 2)[:, None], dst.flatten(1, 2)[:, None]
 
 
-def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
+def permute(src: Tensor, dst: Tensor, precision: str) -> None:
     """dst = src, both [N, H, W, C] or of more dimensions, of any strides."""
     if src.is_contiguous() and dst.is_contiguous():
         cast(src, dst, precision=precision)
@@ -157,7 +157,7 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
 
 
 def _permute_many(src: Tensor, dst: Tensor, precision: str) -> None:
-    """`_permute` of more than four dimensions. Dimensions that are adjacent in both are merged."""
+    """`permute` of more than four dimensions. Dimensions that are adjacent in both are merged."""
     for dim in range(src.dim() - 2, -1, -1):
         size = src.shape[dim + 1]
         if all(t.stride(dim) == size * t.stride(dim + 1) for t in (src, dst)):
@@ -167,7 +167,7 @@ def _permute_many(src: Tensor, dst: Tensor, precision: str) -> None:
             _permute_many(part, into, precision)
         return
     missing = (1,) * (4 - src.dim())
-    _permute(src.reshape(*missing, *src.shape), dst.view(*missing, *dst.shape), precision)
+    permute(src.reshape(*missing, *src.shape), dst.view(*missing, *dst.shape), precision)
 
 
 def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
@@ -176,26 +176,12 @@ def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     Also takes x [N, C, L] to y [N, L, C], x [N] or [N, F] to y of the same shape, and x [N, C, ...]
     of more dimensions.
     """
-    _permute(_as_nhwc(x), _as_maps(y), precision)
+    permute(_as_nhwc(x), _as_maps(y), precision)
 
 
 def unstage(y: Tensor, x: Tensor) -> None:
     """x = y: the inverse of `stage`, for the same shapes. x holds floats of any strides."""
-    _permute(_as_maps(y), _as_nhwc(x), "ieee")
-
-
-def shuffle_channels(x: Tensor, y: Tensor, *, groups: int) -> None:
-    """Shuffle the channels of x [N, H, W, C] into y, as torch.nn.ChannelShuffle does.
-
-    Channel j of group i becomes channel j * groups + i. Both may be channel ranges. A shuffle with
-    C / groups groups is the inverse.
-    """
-    channels = x.shape[3] // groups
-    src = x.flatten(1, 2).unflatten(2, (groups, channels))  # [N, pixels, groups, channels]
-    dst = y.flatten(1, 2).unflatten(2, (channels, groups)).transpose(2, 3)
-    if groups > channels:  # tiles go along the longer axis
-        src, dst = src.transpose(2, 3), dst.transpose(2, 3)
-    _permute(src.transpose(1, 2), dst.transpose(1, 2), "ieee")
+    permute(_as_maps(y), _as_nhwc(x), "ieee")
 
 
 def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
@@ -220,11 +206,6 @@ def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
 def unstage_reference(y: Tensor, x: Tensor) -> None:
     """Computes `unstage` in torch."""
     x.copy_(y.view_as(x) if x.dim() <= 2 else y.movedim(-1, 1))
-
-
-def shuffle_channels_reference(x: Tensor, y: Tensor, *, groups: int) -> None:
-    """Computes `shuffle_channels` in torch."""
-    y.copy_(x.unflatten(-1, (groups, -1)).transpose(-1, -2).flatten(-2))
 
 
 def cast_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:

@@ -1,11 +1,11 @@
-"""Layouts and types of maps, sums of two, and shuffled channels."""
+"""Layouts and types of maps, and sums of two."""
 
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from bench.cases.case import BY_TYPE, TYPES, At, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, TYPES, At, KernelCase, Measured, at, checked
 from bench.cases.launch import (
     EXACT_SAMPLES,
     Launch,
@@ -17,7 +17,7 @@ from bench.cases.launch import (
 )
 from bench.cases.operands import BF16, F32, Operands, Shape
 from bench.cases.shapes import FC6, VGG16_MAP
-from tvdnn.kernels.copy.layout import add, cast, shuffle_channels, stage, unstage
+from tvdnn.kernels.copy.layout import add, cast, stage, unstage
 
 IMAGES: Final = (256, 224, 224, 3)
 
@@ -43,12 +43,6 @@ def _stage(o: Operands, size: Shape, dtype: torch.dtype = BF16, strided: bool = 
 def _unstage(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
     y, (samples, height, width, channels) = o.randn(*size, dtype=dtype), size
     return launching(unstage, y, o.out(samples, channels, height, width))
-
-
-def _shuffle(o: Operands, size: Shape, dtype: torch.dtype = BF16, groups: int = 0) -> Launch:
-    """`groups`: by default one for each channel."""
-    x, y = o.randn(*size, dtype=dtype), o.out(*size, dtype=dtype)
-    return launching(shuffle_channels, x, y, groups=groups or size[-1])
 
 
 def _cast(o: Operands, size: Shape) -> Launch:
@@ -85,12 +79,6 @@ CASES = (
         [Measured("stage", IMAGES, title="256x3x224x224")],
     ),
     KernelCase(unstage, _unstage, BY_TYPE, at(IMAGE_SIZES)),
-    KernelCase(
-        shuffle_channels,
-        _shuffle,
-        BY_TYPE | {"in two": {"groups": 1}},
-        at([(2, 28, 28, 116)], over(groups=[2, 58])),
-    ),
     KernelCase(
         cast,
         _cast,

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
-from torch.nn import functional
 
-from tests.kernels.numerics import as_range, assert_repeatable, poisoned, poisoned_like, randn
+from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn
 from tvdnn.kernels.copy.layout import (
     add,
     add_reference,
     cast,
     cast_reference,
-    shuffle_channels,
-    shuffle_channels_reference,
     stage,
     stage_reference,
     unstage,
@@ -125,22 +122,6 @@ def test_add_of_ranges(
         out = poisoned_like(b)
         adder(b, wide[..., channels], out)
         assert torch.equal(out, expected[..., channels])
-
-
-@pytest.mark.parametrize("groups", [1, 2, 3, 6, 24])
-def test_shuffle_of_channels(groups: int, generator: torch.Generator) -> None:
-    """Results are torch's, in ranges of wider maps too. A shuffle by 24 / groups undoes them."""
-    x = randn((2, 24, 5, 7), torch.bfloat16, generator)
-    maps, expected = (
-        each.permute(0, 2, 3, 1).contiguous() for each in (x, functional.channel_shuffle(x, groups))
-    )
-    for shuffle in (shuffle_channels, shuffle_channels_reference):
-        for place in (torch.clone, as_range):
-            y, back = (place(poisoned_like(maps)) for _ in range(2))
-            shuffle(place(maps), y, groups=groups)
-            shuffle(y, back, groups=24 // groups)
-            assert torch.equal(y, expected)
-            assert torch.equal(back, maps)
 
 
 @pytest.mark.gpu
