@@ -17,12 +17,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..codec.sign_bits import packed_signs, packed_signs_reference, words_of
-from ..language.rounding import stored, stored_reference
+from ..language.rounding import as_stored, stored, stored_reference
 from ..pointwise.activation import activate_reference
 from ..pointwise.activation_math import activated, rectified_reference
 from . import batch_norm_tiles as tiles
 from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
 from .running_stats import is_tracking, load_moments, mean_about, track
+from .written_tiles import columns_at, mask_at, written_tiles
 
 RECALLED: Final = 128  # channels of a program that reads running statistics
 Normalizer: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
@@ -125,39 +126,46 @@ def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
     return tl.where(y <= 0, 0.0, y) if FUNCTION == "relu" else activated(y, coefficient, FUNCTION)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "steps"])
 def _normalize_kernel(
     x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, residual_statistics_ptr,
     residual_weight_ptr, residual_bias_ptr, y_ptr, signs_ptr,
-    num_rows, channels, x_pitch, residual_pitch, y_pitch, coefficient,
-    FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
+    num_rows, channels, width, steps, y_pitch, x_pitch, residual_pitch, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr, C_ALIGN: tl.constexpr, RUNS: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
-    start = tile * BLOCK_R
-    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
-    ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
-    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    out: tl.constexpr = y_ptr.dtype.element_ty
+    channels = channels // C_ALIGN * C_ALIGN
+    number, column, c, mask_c = columns_at(channels, width, C_ALIGN, RUNS, ALIGN, BLOCK_C)
     at = normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
-    y = normalized(x, *at).to(y_ptr.dtype.element_ty)
-    if residual_ptr is not None:
-        ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
-        residual = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        if residual_statistics_ptr is not None:
-            at = normalizer(
-                residual_statistics_ptr, residual_weight_ptr, residual_bias_ptr, c, mask_c, channels
-            )
-            residual = normalized(residual, *at).to(y_ptr.dtype.element_ty).to(tl.float32)
-        y = (y.to(tl.float32) + residual).to(y_ptr.dtype.element_ty)
-    if FUNCTION != "":
-        y = function_of(y.to(tl.float32), coefficient, FUNCTION).to(y_ptr.dtype.element_ty)
-    y = stored(y, y_ptr.dtype.element_ty, PRECISION)
-    tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
-    if signs_ptr is not None:
-        dtype: tl.constexpr = signs_ptr.dtype.element_ty
-        words = channels // dtype.primitive_bitwidth
-        offs, mask = words_at(start, num_rows - start, channels, words, dtype, BLOCK_R, BLOCK_C)
-        tl.store(signs_ptr + offs, packed_signs(y.to(tl.float32), dtype), mask=mask)
+    if residual_statistics_ptr is not None:
+        residual_at = normalizer(
+            residual_statistics_ptr, residual_weight_ptr, residual_bias_ptr, c, mask_c, channels
+        )
+    for step in range(steps):
+        start = (number * steps + step) * BLOCK_R
+        mask = mask_at(
+            start, column, mask_c, num_rows, channels, width, RUNS, ALIGN, BLOCK_R, BLOCK_C
+        )
+        ptrs = x_ptr + offsets(start, column, x_pitch, ALIGN, BLOCK_R)
+        y = normalized(tl.load(ptrs, mask=mask, other=0.0).to(tl.float32), *at)
+        if residual_ptr is not None:
+            ptrs = residual_ptr + offsets(start, column, residual_pitch, ALIGN, BLOCK_R)
+            residual = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            if residual_statistics_ptr is not None:
+                residual = normalized(residual, *residual_at).to(out).to(tl.float32)
+            y = y.to(out).to(tl.float32) + residual
+        if FUNCTION == "relu":
+            y = function_of(y.to(out).to(tl.float32), coefficient, FUNCTION)
+        elif FUNCTION != "":
+            y = function_of(as_stored(y, out), coefficient, FUNCTION)
+        y = stored(y.to(out), out, PRECISION)
+        tl.store(y_ptr + offsets(start, column, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
+        if signs_ptr is not None:
+            dtype: tl.constexpr = signs_ptr.dtype.element_ty
+            words = channels // dtype.primitive_bitwidth
+            offs, mask = words_at(start, num_rows - start, channels, words, dtype, BLOCK_R, BLOCK_C)
+            tl.store(signs_ptr + offs, packed_signs(y.to(tl.float32), dtype), mask=mask)
 
 
 def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
@@ -229,13 +237,12 @@ def batch_norm(
     if x.numel() == 0:
         return
     channels = x.shape[-1]
-    num_rows, tile = x.numel() // channels, tiles.writing(x, residual, y)
-    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
-    _normalize_kernel[grid](
+    tile = written_tiles(y, x, residual, signs=signs is not None)
+    _normalize_kernel[tile.grid](
         x, statistics, weight, bias, residual, *(residual_by or (None, None, None)), y,
         None if signs is None else words_of(signs, channels),
-        num_rows, channels, *map(tiles.pitch_of, (x, residual, y)), float(coefficient),
-        FUNCTION=function, PRECISION=precision, **tile,
+        x.numel() // channels, channels, tile.width, tile.steps, *tile.pitches, float(coefficient),
+        FUNCTION=function, PRECISION=precision, **tile.constants,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..codec.sign_bits import passes, passes_reference, words_of
-from ..language.rounding import rounded_alone, stored, stored_reference
+from ..language.rounding import as_stored, rounded_alone, stored, stored_reference
 from ..pointwise.activation import (
     BY_EXACT_OUTPUT,
     BY_OUTPUT,
@@ -27,6 +27,7 @@ from ..pointwise.activation_math import activated, grad_by_input, grad_by_output
 from . import batch_norm_tiles as tiles
 from .batch_norm import normalized_reference
 from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
+from .written_tiles import columns_at, mask_at, written_tiles
 
 # The input of the residual's own batch normalization, its statistics, and its partial sums.
 ResidualSums: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -38,15 +39,16 @@ def _through_function(
     BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the normalized x, rounded to `dtype`, from dy of the function's output."""
-    z = normalized(x, mean, scale, shift).to(dtype).to(tl.float32)
+    z = normalized(x, mean, scale, shift)
     if FUNCTION == "relu":
-        dz = tl.where(z <= 0, 0.0, dy)
+        dz = tl.where(z.to(dtype).to(tl.float32) <= 0, 0.0, dy).to(dtype).to(tl.float32)
     elif BY_OUTPUT:
-        y = stored(activated(z, coefficient, FUNCTION), dtype, OUT_PRECISION).to(tl.float32)
-        dz = grad_by_output(y, dy, coefficient, FUNCTION)
+        y = activated(as_stored(z, dtype), coefficient, FUNCTION)
+        y = as_stored(stored(y, tl.float32, OUT_PRECISION), dtype)
+        dz = as_stored(grad_by_output(y, dy, coefficient, FUNCTION), dtype)
     else:
-        dz = grad_by_input(z, dy, coefficient, FUNCTION)
-    return rounded_alone(dz.to(dtype).to(tl.float32))
+        dz = as_stored(grad_by_input(as_stored(z, dtype), dy, coefficient, FUNCTION), dtype)
+    return rounded_alone(dz)
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
@@ -132,42 +134,48 @@ def _params_kernel(
     tl.store(dweight_ptr + c, tl.sum(products, 0) * rstd, mask=mask_c)
 
 
-@triton.jit(do_not_specialize=["num_rows", "rounded_from"])
+@triton.jit(do_not_specialize=["num_rows", "steps", "rounded_from"])
 def _grad_input_kernel(
     x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, added_ptr, dx_ptr,
-    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, rounded_from, share, coefficient,
-    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
-    PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    num_rows, channels, width, steps, dx_pitch, x_pitch, dy_pitch, added_pitch, rounded_from, share,
+    coefficient, FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, C_ALIGN: tl.constexpr, RUNS: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
-    start = tile * BLOCK_R
-    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
-    ptrs = dy_ptr + offsets(start, c, dy_pitch, ALIGN, BLOCK_R)
-    dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    channels = channels // C_ALIGN * C_ALIGN
+    number, column, c, mask_c = columns_at(channels, width, C_ALIGN, RUNS, ALIGN, BLOCK_C)
     mean, scale, shift = normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
-    if (FUNCTION != "") or (dbias_ptr is not None):
-        ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
-        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        if FUNCTION != "":
-            dx = _through_function(
-                x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
-                FUNCTION, BY_OUTPUT, OUT_PRECISION,
-            )  # fmt: skip
-        if dbias_ptr is not None:
-            rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
-            dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
-            slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
-            dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
-    dx = (dx * scale).to(dx_ptr.dtype.element_ty)
-    if added_ptr is not None:
-        ptrs = added_ptr + offsets(start, c, added_pitch, ALIGN, BLOCK_R)
-        total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        total += rounded_alone(dx.to(tl.float32))
-        dx = total.to(dx_ptr.dtype.element_ty)
-    last = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
-    if rounded_from is not None:
-        last = tl.where((c >= rounded_from)[None, :], last, dx)
-    tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), last, mask=mask)
+    if dbias_ptr is not None:
+        rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+        dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
+        slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
+    for step in range(steps):
+        start = (number * steps + step) * BLOCK_R
+        mask = mask_at(
+            start, column, mask_c, num_rows, channels, width, RUNS, ALIGN, BLOCK_R, BLOCK_C
+        )
+        ptrs = dy_ptr + offsets(start, column, dy_pitch, ALIGN, BLOCK_R)
+        dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        if (FUNCTION != "") or (dbias_ptr is not None):
+            ptrs = x_ptr + offsets(start, column, x_pitch, ALIGN, BLOCK_R)
+            x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            if FUNCTION != "":
+                dx = _through_function(
+                    x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
+                    FUNCTION, BY_OUTPUT, OUT_PRECISION,
+                )  # fmt: skip
+            if dbias_ptr is not None:
+                dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
+        dx = (dx * scale).to(dx_ptr.dtype.element_ty)
+        if added_ptr is not None:
+            ptrs = added_ptr + offsets(start, column, added_pitch, ALIGN, BLOCK_R)
+            total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            total += rounded_alone(dx.to(tl.float32))
+            dx = total.to(dx_ptr.dtype.element_ty)
+        last = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
+        if rounded_from is not None:
+            last = tl.where((c >= rounded_from)[None, :], last, dx)
+        tl.store(dx_ptr + offsets(start, column, dx_pitch, ALIGN, BLOCK_R), last, mask=mask)
 
 
 def batch_norm_grad_sums(
@@ -239,13 +247,12 @@ def batch_norm_grad_input(
     if dx.numel() == 0:
         return
     channels = dx.shape[-1]
-    num_rows, tile = dx.numel() // channels, tiles.writing(dx, dy, x, added)
-    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
-    _grad_input_kernel[grid](
-        x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
-        *map(tiles.pitch_of, (x, dy, added, dx)), rounded_from,
+    tile = written_tiles(dx, x, dy, added)
+    _grad_input_kernel[tile.grid](
+        x, dy, statistics, weight, bias, dweight, dbias, added, dx,
+        dx.numel() // channels, channels, tile.width, tile.steps, *tile.pitches, rounded_from,
         1.0 / rows, float(coefficient),
-        **_function_constants(function, out_precision), PRECISION=precision, **tile,
+        **_function_constants(function, out_precision), PRECISION=precision, **tile.constants,
     )  # fmt: skip
 
 

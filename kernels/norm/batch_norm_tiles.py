@@ -20,7 +20,6 @@ SLICE_ROWS: Final = 512  # rows of a slice, at least
 MOST_SLICES: Final = 2048  # slices of a batch that has fewer samples
 TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
 SUMMED: Final = 2048  # elements of a tile that is summed
-WRITTEN: Final = 8192  # elements of a tile that is written, by 8 warps
 MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # slices, channels
 
 
@@ -83,11 +82,6 @@ def summing(*maps: Tensor | None) -> dict[str, int]:
     tile = _tile(maps, SUMMED)
     aligned = tile["ALIGN"] >= 8
     return tile | ({"STAGES": 4, "num_warps": 4} if aligned else {"STAGES": 1, "num_warps": 8})
-
-
-def writing(*maps: Tensor | None) -> dict[str, int]:
-    """Compile-time arguments and warps of a launch that writes rows of such maps."""
-    return _tile(maps, WRITTEN) | {"num_warps": 8}
 
 
 def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:

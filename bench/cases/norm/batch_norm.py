@@ -129,6 +129,8 @@ TYPED = (
     *((SIZES["wide"], each) for each in KINDS),
     (SIZES["odd"], EXACT),
     (SIZES["features"], KINDS[0]),
+    ((64, 56, 56, 72), KINDS[0]),
+    ((64, 28, 28, 122), KINDS[0]),
 )
 CASES = (
     KernelCase(
