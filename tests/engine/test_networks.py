@@ -8,7 +8,7 @@ from tests.networks.case import NetworkCase, Options, Run
 from tests.networks.table import NETWORKS
 from tests.support.twins import beside_float64
 from tvdnn.engine import Trainer
-from tvdnn.kernels.conv import depthwise
+from tvdnn.kernels.conv import depthwise_grad_weight
 from tvdnn.optim import SGD
 
 pytestmark = [
@@ -43,7 +43,7 @@ def trained(
 def test_every_policy_trains_to_the_bits_of_keep(
     name: str, run: Run, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(depthwise, "PROGRAMS", 4)  # the interpreter takes one by one
+    monkeypatch.setattr(depthwise_grad_weight, "PROGRAMS", 4)  # the interpreter takes one by one
     case = NETWORKS[name]
     kept, nbytes = trained(case, run, {"policy": "keep"}, device)
     assert nbytes == 0

@@ -14,7 +14,7 @@ from typing import Any
 from ..graph import POOL_2X2, Kind, Op, Use
 from ..kernels.conv.bands import packed_shape, packed_shape_grad_input
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
-from ..kernels.conv.depthwise import DepthwisePlan
+from ..kernels.conv.depthwise_grad_weight import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan

@@ -5,7 +5,7 @@ weight, [R, S, C], unrounded: their products are exact in float32.
 """
 
 from ..graph import Op, Use
-from ..kernels.conv.depthwise import depthwise_plan
+from ..kernels.conv.depthwise_grad_weight import depthwise_plan
 from .builder import Builder
 from .conv import add_grad_bias, add_weight_sums, filter_shape
 from .conv_launches import LAUNCHES, filter_of

@@ -11,12 +11,8 @@ from torch.nn import functional
 from bench.cases.case import At, KernelCase, Measured
 from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, Settings, first_samples, launching, nchw
 from bench.cases.operands import BF16, F32, Operands, Shape
-from tvdnn.kernels.conv.depthwise import (
-    depthwise_conv2d,
-    depthwise_conv2d_grad_input,
-    depthwise_conv2d_grad_weight,
-    depthwise_plan,
-)
+from tvdnn.kernels.conv.depthwise import depthwise_conv2d, depthwise_conv2d_grad_input
+from tvdnn.kernels.conv.depthwise_grad_weight import depthwise_conv2d_grad_weight, depthwise_plan
 
 
 def _layer(
@@ -151,11 +147,17 @@ COMPILED = (
     At((2, 56, 56, 96), {"taps": 7}),
     At((2, 7, 7, 768), {"taps": 7, "dtype": F32}),
     At((2, 14, 14, 24), {"taps": 5, "stride": 2, "dtype": F32}),
+    At((2, 56, 56, 72)),
+    At((2, 28, 28, 120), {"taps": 5}),
+    At((2, 14, 14, 384), {"taps": 7}),
+    At((2, 14, 14, 384), {"taps": 11}),
+    At((2, 13, 13, 200), {"taps": 9, "stride": 2, "dtype": F32}),
 )
 CHECKED: dict[str, Settings] = {
     "5x5": {"taps": 5},
     "3x3 by 2": {"stride": 2},
     "7x7, float32": {"taps": 7, "dtype": F32},
+    "11x11": {"taps": 11},
 }
 
 

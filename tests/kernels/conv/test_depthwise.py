@@ -23,9 +23,13 @@ from tests.kernels.numerics import (
     rms_error,
 )
 from tvdnn.kernels.conv import depthwise as own
+from tvdnn.kernels.conv import depthwise_grad_weight as sums_kernel
 
 SHAPES = {
     "7x7": Shape((2, 5, 9), (24, 24), (7, 7), padding=(3, 3), groups=24),
+    "11x11": Shape((2, 6, 13), (40, 40), (11, 11), padding=(5, 5), groups=40),
+    "9x9, strided": Shape((1, 7, 19), (16, 16), (9, 9), (2, 3), (4, 4), groups=16),
+    "3x3, wide padding": Shape((2, 4, 5), (8, 8), (3, 3), padding=(4, 5), groups=8),
     "3x3, stride 2": Shape((3, 7, 10), (72, 72), stride=(2, 2), groups=72),
     "5x3, uneven": Shape((1, 6, 17), (8, 8), (5, 3), (1, 2), (2, 0), groups=8),
     "5x5, dilated and strided": Shape((2, 11, 9), (16, 16), (5, 5), (3, 3), (4, 4), (2, 2), 16),
@@ -37,7 +41,7 @@ CASES = [("3x3, stride 2", torch.bfloat16), *((name, torch.float32) for name in 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few splits of the weight's gradient, as the interpreter takes programs one by one."""
-    monkeypatch.setattr(own, "PROGRAMS", 6)
+    monkeypatch.setattr(sums_kernel, "PROGRAMS", 6)
 
 
 @pytest.fixture(params=CASES, ids=[f"{name}, {dtype}" for name, dtype in CASES])
@@ -54,9 +58,9 @@ def packed(layer: Layer) -> Tensor:
     return layer.weight[:, 0].permute(1, 2, 0).to(layer.x.dtype).contiguous()
 
 
-def plan_of(layer: Layer) -> own.DepthwisePlan:
+def plan_of(layer: Layer) -> sums_kernel.DepthwisePlan:
     _, height, width, channels = layer.dy.shape
-    return own.depthwise_plan((height, width), channels, layer.shape.size)
+    return sums_kernel.depthwise_plan((height, width), channels, layer.shape.size)
 
 
 def sums_of(layer: Layer) -> Tensor:
@@ -70,10 +74,13 @@ def test_all_follow_autograd(layer: Layer) -> None:
     settings = geometry(layer)
     for suffix in ("", "_reference"):
         forward, grad_input, grad_weight = (
-            getattr(own, name + suffix)
-            for name in ("depthwise_conv2d", "depthwise_conv2d_grad_input",
-                         "depthwise_conv2d_grad_weight")
-        )  # fmt: skip
+            getattr(module, name + suffix)
+            for module, name in (
+                (own, "depthwise_conv2d"),
+                (own, "depthwise_conv2d_grad_input"),
+                (sums_kernel, "depthwise_conv2d_grad_weight"),
+            )
+        )
         out, alone, grads, sums = *map(poisoned_like, (layer.dy, layer.dy, layer.x)), sums_of(layer)
         forward(layer.x, packed(layer), layer.bias, out, **settings, precision="ieee")
         forward(layer.x, packed(layer), None, alone, **settings, precision="ieee")
@@ -87,8 +94,9 @@ def test_all_follow_autograd(layer: Layer) -> None:
 
 def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between units for the weight's gradient, which has several here; anywhere for the others."""
-    monkeypatch.setattr(own, "STEPS", 2)
-    monkeypatch.setattr(own, "TILE", 128)
+    monkeypatch.setattr(sums_kernel, "SHARE", 1)
+    monkeypatch.setattr(sums_kernel, "PROGRAMS", 1)
+    monkeypatch.setattr(sums_kernel, "TILE", 64)
     shape = replace(SHAPES["3x3, stride 2"], x=(5, 9, 6), channels=(8, 8), groups=8)
     layer = make(shape, torch.float32, generator)
     settings, unit = geometry(layer), plan_of(layer).unit
@@ -97,7 +105,7 @@ def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.Monk
     own.depthwise_conv2d(layer.x, packed(layer), None, y, **settings, precision="ieee")
     own.depthwise_conv2d_grad_input(layer.dy, packed(layer), dx, **settings, precision="ieee")
     for suffix in ("", "_reference"):
-        grad_weight = getattr(own, "depthwise_conv2d_grad_weight" + suffix)
+        grad_weight = getattr(sums_kernel, "depthwise_conv2d_grad_weight" + suffix)
         pieces = sums_of(layer)
         grad_weight(layer.x, layer.dy, sums, first=True, **settings)
         grad_weight(layer.x[:unit], layer.dy[:unit], pieces, first=True, **settings)
@@ -121,7 +129,7 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
         y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
         own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
         own.depthwise_conv2d_grad_input(dy, packed(layer), dx, precision="ieee", **settings)
-        own.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
+        sums_kernel.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
         results.append((y, dx, sums))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     assert all(is_poisoned_beside(part) for part in results[1][:2])
@@ -146,7 +154,7 @@ def test_which_layers_suit() -> None:
     assert not own.suits_depthwise(96, 192, 96, (3, 3))
     assert not own.suits_depthwise(96, 96, 48, (3, 3))
     assert not own.suits_depthwise(30, 30, 30, (3, 3))
-    assert not own.suits_depthwise(96, 96, 96, (3, 9))
+    assert not own.suits_depthwise(96, 96, 96, (3, 13))
 
 
 @pytest.mark.gpu

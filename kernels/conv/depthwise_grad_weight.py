@@ -1,0 +1,214 @@
+"""Gradient of a depthwise convolution's weight: kernel, plan, launcher and a reference.
+
+The gradient is in running sums, as that of other convolutions. A thread multiplies runs of output
+columns of two channels by all taps of some rows of a filter, and keeps the sums in registers.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import cdiv
+
+from ..language.channel_ranges import pitch_of
+from ..language.cost import costing
+from . import cost
+from .depthwise_runs import load_columns, run_of, settings_of_runs
+from .grad_weight.launch import conv2d_grad_weight_reference
+from .grad_weight.program_steps import share_of
+from .tiles import Pair
+
+BLOCKS_C: Final = (64, 32, 16)  # channels of a program
+TILE: Final = 256  # rows times channels of a program: each of its 128 threads has two channels
+TAPS: Final = 49  # taps of a filter whose sums a program holds, at most
+FEW_TAPS: Final = 9  # taps whose sums leave registers for four programs on a multiprocessor
+PROGRAMS: Final = 264  # two for each multiprocessor of an H200; of FEW_TAPS twice as many
+MOST_AT_ONCE: Final = 16  # taps summed over rows at once: more take shared memory from L1
+SHARE: Final = 6  # steps of a program in a unit, at least, where UNIT_SAMPLES allow
+UNIT_SAMPLES: Final = 64  # samples of a unit, at most
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePlan:
+    """The running sums of a weight gradient: float32 [splits, C, R, S, 1].
+
+    Every launch of a batch after the first must start at a multiple of `unit` samples.
+    """
+
+    splits: int
+    unit: int
+
+
+def depthwise_plan(out_sides: Pair, channels: int, size: Pair) -> DepthwisePlan:
+    """The plan for a gradient dy of sides (p, q) and filters of `size` (r, s)."""
+    block_c, columns = _block_of(channels), run_of(out_sides[1])
+    group = _group_of(size)
+    programs = PROGRAMS * (2 if size[0] * size[1] <= FEW_TAPS else 1)
+    most, unit = max(1, programs // (cdiv(size[0], group) * cdiv(channels, block_c))), 1
+    while unit < UNIT_SAMPLES and _steps(unit, out_sides, block_c, columns) < most * SHARE:
+        unit *= 2
+    steps = _steps(unit, out_sides, block_c, columns)
+    return DepthwisePlan(cdiv(steps, cdiv(steps, most)), unit)
+
+
+def _steps(samples: int, sides: Pair, block_c: int, columns: int) -> int:
+    return cdiv(samples * sides[0], TILE // block_c) * cdiv(sides[1], columns)
+
+
+def _block_of(channels: int) -> int:
+    """Channels of a program that sums: most, among those whose lanes are in use, or nearly so."""
+    used = {each: channels / (cdiv(channels, each) * each) for each in BLOCKS_C}
+    best = max(BLOCKS_C, key=lambda each: (min(used[each], 0.9), each))
+    return min(best, triton.next_power_of_2(channels))
+
+
+def _group_of(size: Pair, itemsize: int = 2) -> int:
+    """Rows of a filter whose sums a program holds, beside loaded values of `itemsize` bytes."""
+    return cdiv(size[0], cdiv(size[0], max(1, TAPS * 2 // itemsize // size[1])))
+
+
+def _pieces_of(taps: int) -> tuple[Pair, ...]:
+    """First taps and numbers of taps that are summed at once, powers of two."""
+    pieces, first = [], 0
+    while first < taps:
+        count = min(MOST_AT_ONCE, 1 << (taps - first).bit_length() - 1)
+        pieces.append((first, count))
+        first += count
+    return tuple(pieces)
+
+
+@triton.jit
+def _joined(sums, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tensor:
+    """Tensors FIRST on as one with an axis of COUNT, a power of two; without one for COUNT 1."""
+    if COUNT == 1:
+        joined = sums[FIRST]
+    else:
+        half: tl.constexpr = COUNT // 2
+        joined = ()
+        for i in tl.static_range(half):
+            joined += (tl.join(sums[FIRST + i], sums[FIRST + half + i]),)
+        joined = _joined(joined, 0, half)
+    return joined
+
+
+@triton.jit
+def _add_sums(ptrs, sums, mask, older, left, PIECES: tl.constexpr) -> None:
+    """Add sums [ROWS, BLOCK_C] of taps over rows to the sums at `ptrs` [BLOCK_C, 1].
+
+    A piece, the first of its taps and their number, is summed at once: each sum takes barriers.
+    `left` taps have places. If not `older` no sums are there yet. `mask` is of [BLOCK_C, 1].
+    """
+    totals = ()
+    for i in tl.static_range(len(PIECES)):
+        taps = PIECES[i][0] + tl.arange(0, PIECES[i][1])[None, :]
+        total = tl.load(ptrs + taps, mask=mask & (taps < left) & older, other=0.0)
+        totals += (total,)
+    for i in tl.static_range(len(PIECES)):
+        taps = PIECES[i][0] + tl.arange(0, PIECES[i][1])[None, :]
+        total = tl.sum(_joined(sums, PIECES[i][0], PIECES[i][1]), 0)
+        total = totals[i] + total.reshape(totals[i].shape)
+        tl.store(ptrs + taps, total, mask=mask & (taps < left))
+    tl.debug_barrier()  # other threads may load what this one stored
+
+
+@triton.jit(
+    do_not_specialize=[
+        "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h", "unit", "splits"
+    ]
+)  # fmt: skip
+def _depthwise_grad_weight_kernel(
+    x_ptr, dy_ptr, partials_ptr, first, num_samples, in_h, in_w, out_h, out_w,
+    eighths, pad_h, dil_h, unit, splits, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PAD_W: tl.constexpr, DIL_W: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
+    COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
+    GROUP: tl.constexpr, PIECES: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """A program adds to the sums of GROUP rows of filters, one unit of samples after another.
+
+    Its steps go down the rows of one run of columns after the other, and meet most rows of x again
+    in L1.
+    """
+    channels = eighths * 8
+    tiles_c, split = tl.cdiv(channels, BLOCK_C), tl.program_id(1)
+    first_r = tl.program_id(0) // tiles_c * GROUP
+    c = tl.program_id(0) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
+    sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + c) * R + first_r)[:, None] * S
+    for unit_start in range(0, num_samples, unit):
+        rows = tl.minimum(unit, num_samples - unit_start) * out_h
+        blocks = tl.cdiv(rows, ROWS)
+        start, share = share_of(split, splits, blocks * tl.cdiv(out_w, COLUMNS))
+        sums = ()
+        for _ in tl.static_range(GROUP * S):
+            sums += (tl.zeros((ROWS, BLOCK_C), tl.float32),)
+        for step in range(start, start + share):
+            row = step % blocks * ROWS + tl.arange(0, ROWS)[:, None]
+            q = step // blocks * COLUMNS
+            mask = (row < rows) & (c < channels)[None, :]
+            sample, p = (unit_start + row // out_h).to(tl.int64), row % out_h
+            dy_ptrs = dy_ptr + ((sample * out_h + p) * out_w + q) * DY_PITCH + c[None, :]
+            dy = load_columns(dy_ptrs, q, out_w, DY_PITCH, mask, 0, COLUMNS, OUT_INNER)
+            column = q * STRIDE_W
+            added = ()
+            for i in tl.static_range(GROUP):
+                h = p * STRIDE_H + (first_r + i) * dil_h - pad_h
+                inside = mask & (h >= 0) & (h < in_h)
+                x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * X_PITCH + c[None, :]
+                x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
+                for s in tl.static_range(S):
+                    total = sums[i * S + s]
+                    for t in tl.static_range(COLUMNS):
+                        met = x[t * STRIDE_W + s * DIL_W - PAD_W - FIRST]
+                        total = tl.fma(dy[t], met, total)
+                    added += (total,)
+            sums = added
+        older = (first == 0) | (unit_start > 0)
+        left = tl.minimum(GROUP, R - first_r) * S
+        _add_sums(sums_ptrs, sums, (c < channels)[:, None], older, left, PIECES)
+
+
+@costing(cost.grad_weight)
+def depthwise_conv2d_grad_weight(
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
+    stride: Pair, padding: Pair, dilation: Pair,
+) -> None:  # fmt: skip
+    """Add the weight gradient of x and dy to running sums, float32 [splits, C, R, S, 1].
+
+    `first` starts new sums. `depthwise_plan` gives the splits, and where launches may cut a batch.
+    """
+    if x.numel() == 0 or dy.numel() == 0:
+        return
+    splits, channels, size_r, size_s, _ = partials.shape
+    sides = (dy.shape[1], dy.shape[2])
+    plan = depthwise_plan(sides, channels, (size_r, size_s))
+    group, block_c = _group_of((size_r, size_s), x.element_size()), _block_of(channels)
+    runs = settings_of_runs(x.shape[2], sides[1], size_s, stride[1], 1, padding[1], dilation[1])
+    _depthwise_grad_weight_kernel[(cdiv(size_r, group) * cdiv(channels, block_c), splits)](
+        x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides,
+        channels // 8, padding[0], dilation[0], plan.unit, splits,
+        X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0], **runs,
+        GROUP=group, PIECES=_pieces_of(group * size_s), ROWS=TILE // block_c, BLOCK_C=block_c,
+        num_warps=4, maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
+    )  # fmt: skip
+
+
+def depthwise_conv2d_grad_weight_reference(
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
+    stride: Pair, padding: Pair, dilation: Pair,
+) -> None:  # fmt: skip
+    """Computes `depthwise_conv2d_grad_weight` in torch. All splits but the first hold zeros."""
+    if first:
+        partials.zero_()
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation}
+    _, groups, size_r, size_s, _ = partials.shape
+    own = torch.empty_like(partials)
+    unit = depthwise_plan((dy.shape[1], dy.shape[2]), groups, (size_r, size_s)).unit
+    for start in range(0, len(x), unit):
+        part = slice(start, start + unit)
+        conv2d_grad_weight_reference(
+            x[part], dy[part], own, first=True, **geometry, groups=groups, precision="ieee"
+        )
+        partials += own

@@ -1,0 +1,61 @@
+"""Runs of adjacent columns of a map's rows, which a thread of a depthwise convolution computes."""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from .tiles import Pair
+
+COLUMNS: Final = range(8, 3, -1)  # columns of a run
+
+
+def settings_of_runs(
+    width: int, out_width: int, size: int, stride: int, up: int, padding: int, dilation: int
+) -> dict[str, int]:
+    """The constants by which kernels read runs of outputs of `out_width` from rows of `width`.
+
+    Output w has tap s at column (w * stride - padding + s * dilation) / up, where that is whole.
+    """
+    columns = run_of(out_width, up)
+    first, last = _reach(size, columns, stride, up, padding, dilation)
+    last_run = (triton.cdiv(out_width, columns) - 1) * columns
+    inner = width - last_run * stride // up
+    return {
+        "S": size, "STRIDE_W": stride, "PAD_W": padding, "DIL_W": dilation, "COLUMNS": columns,
+        "FIRST": first, "COUNT": last - first + 1, "INNER": min(max(inner, first), last + 1),
+        "OUT_INNER": out_width - last_run,
+    }  # fmt: skip
+
+
+def run_of(width: int, up: int = 1) -> int:
+    """Columns of a run: a multiple of `up` that overruns a row of `width` columns least."""
+    fit = (n for n in COLUMNS if n % up == 0)
+    return min(fit, key=lambda n: triton.cdiv(width, n) * n, default=up)
+
+
+def _reach(size: int, columns: int, stride: int, up: int, pad: int, dil: int) -> Pair:
+    """First and last column that a run reads, relative to the column of its first output."""
+    met = [t * stride + s * dil - pad for t in range(columns) for s in range(size)]
+    whole = [place // up for place in met if place % up == 0] or [0]
+    return min(whole), max(whole)
+
+
+@triton.jit
+def load_columns(
+    ptrs, column, width, pitch, mask,
+    FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """COUNT columns from `column` + FIRST on, float32 each; `ptrs` point to `column`.
+
+    Columns below `column` + INNER are less than `width`.
+    """
+    columns = ()
+    for j in tl.static_range(FIRST, FIRST + COUNT):
+        inside = mask
+        if j < 0:
+            inside = inside & (column + j >= 0)
+        if j >= INNER:
+            inside = inside & (column + j < width)
+        columns += (tl.load(ptrs + j * pitch, mask=inside, other=0.0).to(tl.float32),)
+    return columns
