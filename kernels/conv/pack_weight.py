@@ -22,14 +22,17 @@ BLOCK: Final = 1024
 def pack_kernel(
     weight_ptr, packed_ptr, numel, size_o, size_r, size_s, size_i,
     stride_g, stride_o, stride_r, stride_s, stride_i, band, block, last_band,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """packed[g * size_o + o, r, s, j] = the weight at (g, o, r, s, i). Strides may be negative.
 
     j counts from the first channel of the band that the block of g * size_o + o reads. Other groups
-    than g have zeros.
+    than g have zeros. Indices have 64 bits if WIDE: divisions by sizes that are no powers of two
+    then take longer than all else.
     """
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    if WIDE:
+        offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     index_s = offs // band
     index_r = index_s // size_s
     index_o = index_r // size_r
@@ -136,5 +139,5 @@ def _launch(
     pack_kernel[(triton.cdiv(packed.numel(), BLOCK),)](
         source, packed, packed.numel(), *sizes, *strides,
         taps.in_channels, taps.out_channels, taps.last_band,
-        PRECISION=precision, BLOCK=BLOCK,
+        PRECISION=precision, WIDE=max(packed.numel(), source.numel()) >= 1 << 31, BLOCK=BLOCK,
     )  # fmt: skip

@@ -111,9 +111,10 @@ def place_of(pid, channels, ALIGN: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tu
 
 @triton.jit
 def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
-    """First row (int64) and number of rows (int32) of slice `part` (int64)."""
-    start = part // splits * group_rows + part % splits * slice_rows
-    stop = tl.minimum(start + slice_rows, (part // splits + 1) * group_rows)
+    """First row (int64) and number of rows (int32) of slice `part`."""
+    group, number = (part // splits).to(tl.int64), (part % splits).to(tl.int64)
+    start = group * group_rows + number * slice_rows
+    stop = tl.minimum(start + slice_rows, (group + 1) * group_rows)
     return start, tl.maximum(tl.minimum(stop, num_rows) - start, 0).to(tl.int32)
 
 

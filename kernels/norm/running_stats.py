@@ -17,7 +17,7 @@ def load_moments(
     partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
 ) -> tl.tuple:
     """Numbers of rows [BLOCK_P, 1], means and squares [BLOCK_P, BLOCK_C] of slices p."""
-    _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
+    _, rows = slice_at(p, num_rows, group_rows, slice_rows, splits)
     rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
     mask = (p < count)[:, None] & mask_c[None, :]
     ptrs = partials_ptr + p[:, None] * 2 * pitch + c[None, :]
