@@ -14,6 +14,8 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "codec.to_host._values_kernel": 64,
         # pointers to the sums of a band, where the kernel ends
         "conv.grad_weight.transposed.grad_weight_transposed_kernel": 196,
+        # of filters of 7x7, at most a hundredth of the loop's instructions
+        "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 196,
     },
     (3, 7): {"conv.tma.conv_box_kernel": 304, "conv.pointer.conv_kernel": 112},
     (3, 9): {
@@ -26,6 +28,7 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "copy.host._transfer_kernel": 44,
         "conv.grad_weight.transposed.grad_weight_transposed_kernel": 176,
         "linear.gemm._product_kernel": 28,
+        "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 56,
     },
 }
 SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}

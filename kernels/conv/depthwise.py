@@ -18,7 +18,7 @@ from ..language.cost import costing
 from ..language.rounding import stored
 from . import cost
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
-from .depthwise_runs import load_columns, settings_of_runs
+from .depthwise_runs import load_columns, run_of, settings_of_runs
 from .tiles import Pair
 
 WIDEST: Final = 11  # columns of a filter, at most: a thread holds the weights of a row
@@ -127,9 +127,9 @@ def _launch(
     size_r, size_s, _ = packed.shape
     quarters = channels // 4
     width = _width_of(quarters)
-    pairs = (size_s, stride[1], up[1], padding[1], dilation[1])
-    runs = settings_of_runs(x.shape[2], out_w, *pairs)
-    tiles = cdiv(out_w, runs["COLUMNS"]) * cdiv(quarters, width)
+    columns, along = run_of(out_w, up[1]), (size_s, stride[1], up[1], padding[1], dilation[1])
+    runs = settings_of_runs(x.shape[2], out_w, columns, *along)
+    tiles = cdiv(out_w, columns) * cdiv(quarters, width)
     _depthwise_kernel[(cdiv(samples * out_h, THREADS // width) * tiles,)](
         x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w,
         quarters, padding[0], dilation[0], X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y),

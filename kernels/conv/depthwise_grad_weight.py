@@ -23,12 +23,13 @@ from .tiles import Pair
 
 BLOCKS_C: Final = (64, 32, 16)  # channels of a program
 TILE: Final = 256  # rows times channels of a program: each of its 128 threads has two channels
+TALL: Final = 2  # rows of dy that a thread multiplies in a step
 TAPS: Final = 49  # taps of a filter whose sums a program holds, at most
 FEW_TAPS: Final = 9  # taps whose sums leave registers for four programs on a multiprocessor
 PROGRAMS: Final = 264  # two for each multiprocessor of an H200; of FEW_TAPS twice as many
 MOST_AT_ONCE: Final = 16  # taps summed over rows at once: more take shared memory from L1
-SHARE: Final = 6  # steps of a program in a unit, at least, where UNIT_SAMPLES allow
-UNIT_SAMPLES: Final = 64  # samples of a unit, at most
+UNITS: Final = (1, 2, 4, 8, 16, 32, 64)  # samples of a unit
+WORSE: Final = 1.15  # a smaller unit may take so much longer than the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,24 @@ class DepthwisePlan:
 
 def depthwise_plan(out_sides: Pair, channels: int, size: Pair) -> DepthwisePlan:
     """The plan for a gradient dy of sides (p, q) and filters of `size` (r, s)."""
-    block_c, columns = _block_of(channels), run_of(out_sides[1])
+    block_c, columns = _block_of(channels), _run_of(out_sides[1], size)
     group = _group_of(size)
     programs = PROGRAMS * (2 if size[0] * size[1] <= FEW_TAPS else 1)
-    most, unit = max(1, programs // (cdiv(size[0], group) * cdiv(channels, block_c))), 1
-    while unit < UNIT_SAMPLES and _steps(unit, out_sides, block_c, columns) < most * SHARE:
-        unit *= 2
-    steps = _steps(unit, out_sides, block_c, columns)
-    return DepthwisePlan(cdiv(steps, cdiv(steps, most)), unit)
+    most = max(1, programs // (cdiv(size[0], group) * cdiv(channels, block_c)))
+    steps = {unit: _steps(unit, out_sides, block_c, columns) for unit in UNITS}
+    # a program's steps for a sample, where adding to the running sums takes as long as a step
+    cost = {unit: (cdiv(steps[unit], most) + 1) / unit for unit in UNITS}
+    unit = min(unit for unit in UNITS if cost[unit] <= WORSE * cost[UNITS[-1]])
+    return DepthwisePlan(cdiv(steps[unit], cdiv(steps[unit], most)), unit)
 
 
 def _steps(samples: int, sides: Pair, block_c: int, columns: int) -> int:
-    return cdiv(samples * sides[0], TILE // block_c) * cdiv(sides[1], columns)
+    return cdiv(samples * cdiv(sides[0], TALL), TILE // block_c) * cdiv(sides[1], columns)
+
+
+def _run_of(width: int, size: Pair) -> int:
+    """Columns of a run: of many taps fewer, as their sums leave fewer registers."""
+    return run_of(width, most=8 if size[1] < 7 else 7)
 
 
 def _block_of(channels: int) -> int:
@@ -78,6 +85,23 @@ def _pieces_of(taps: int) -> tuple[Pair, ...]:
         pieces.append((first, count))
         first += count
     return tuple(pieces)
+
+
+@triton.jit
+def _add_products(
+    sums, dy, x, ROW: tl.constexpr, PLACE: tl.constexpr, DIL_H: tl.constexpr, S: tl.constexpr,
+    COLUMNS: tl.constexpr, STRIDE_W: tl.constexpr, DIL_W: tl.constexpr, FIRST: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """The sums of all taps, to those of the row at PLACE added products of ROW of dy by x."""
+    added = ()
+    for tap in tl.static_range(len(sums)):
+        total = sums[tap]
+        if tap // S * DIL_H == PLACE:
+            for t in tl.static_range(COLUMNS):
+                met = x[t * STRIDE_W + tap % S * DIL_W - FIRST]
+                total = tl.fma(dy[ROW * COLUMNS + t], met, total)
+        added += (total,)
+    return added
 
 
 @triton.jit
@@ -116,55 +140,58 @@ def _add_sums(ptrs, sums, mask, older, left, PIECES: tl.constexpr) -> None:
 
 @triton.jit(
     do_not_specialize=[
-        "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h", "unit", "splits"
+        "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "unit", "splits"
     ]
 )  # fmt: skip
 def _depthwise_grad_weight_kernel(
     x_ptr, dy_ptr, partials_ptr, first, num_samples, in_h, in_w, out_h, out_w,
-    eighths, pad_h, dil_h, unit, splits, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    eighths, pad_h, unit, splits, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr, R: tl.constexpr,
+    S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DIL_H: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
-    GROUP: tl.constexpr, PIECES: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+    GROUP: tl.constexpr, TALL: tl.constexpr, PLACES: tl.constexpr, PIECES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program adds to the sums of GROUP rows of filters, one unit of samples after another.
 
-    Its steps go down the rows of one run of columns after the other, and meet most rows of x again
-    in L1.
+    An item is TALL rows of dy of a sample. Each row of x that they meet is loaded once: PLACES are
+    these rows, counted from the first. Steps go down the rows of one run of columns after the
+    other, and find most rows of x in L1.
     """
     channels = eighths * 8
-    tiles_c, split = tl.cdiv(channels, BLOCK_C), tl.program_id(1)
+    tiles_c, talls, split = tl.cdiv(channels, BLOCK_C), tl.cdiv(out_h, TALL), tl.program_id(1)
     first_r = tl.program_id(0) // tiles_c * GROUP
     c = tl.program_id(0) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
     sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + c) * R + first_r)[:, None] * S
     for unit_start in range(0, num_samples, unit):
-        rows = tl.minimum(unit, num_samples - unit_start) * out_h
-        blocks = tl.cdiv(rows, ROWS)
+        items = tl.minimum(unit, num_samples - unit_start) * talls
+        blocks = tl.cdiv(items, ROWS)
         start, share = share_of(split, splits, blocks * tl.cdiv(out_w, COLUMNS))
         sums = ()
         for _ in tl.static_range(GROUP * S):
             sums += (tl.zeros((ROWS, BLOCK_C), tl.float32),)
         for step in range(start, start + share):
-            row = step % blocks * ROWS + tl.arange(0, ROWS)[:, None]
+            item = step % blocks * ROWS + tl.arange(0, ROWS)[:, None]
             q = step // blocks * COLUMNS
-            mask = (row < rows) & (c < channels)[None, :]
-            sample, p = (unit_start + row // out_h).to(tl.int64), row % out_h
+            mask = (item < items) & (c < channels)[None, :]
+            sample, p = (unit_start + item // talls).to(tl.int64), item % talls * TALL
             dy_ptrs = dy_ptr + ((sample * out_h + p) * out_w + q) * DY_PITCH + c[None, :]
-            dy = load_columns(dy_ptrs, q, out_w, DY_PITCH, mask, 0, COLUMNS, OUT_INNER)
-            column = q * STRIDE_W
-            added = ()
-            for i in tl.static_range(GROUP):
-                h = p * STRIDE_H + (first_r + i) * dil_h - pad_h
+            dy = ()
+            for k in tl.static_range(TALL):
+                inside = mask & (p + k < out_h)
+                dy += load_columns(dy_ptrs, q, out_w, DY_PITCH, inside, 0, COLUMNS, OUT_INNER)
+                dy_ptrs += out_w * DY_PITCH
+            column, first_h = q * STRIDE_W, p * STRIDE_H + first_r * DIL_H - pad_h
+            for i in tl.static_range(len(PLACES)):
+                h = first_h + PLACES[i]
                 inside = mask & (h >= 0) & (h < in_h)
                 x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * X_PITCH + c[None, :]
                 x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
-                for s in tl.static_range(S):
-                    total = sums[i * S + s]
-                    for t in tl.static_range(COLUMNS):
-                        met = x[t * STRIDE_W + s * DIL_W - PAD_W - FIRST]
-                        total = tl.fma(dy[t], met, total)
-                    added += (total,)
-            sums = added
+                for k in tl.static_range(TALL):
+                    sums = _add_products(
+                        sums, dy, x, k, PLACES[i] - k * STRIDE_H, DIL_H, S, COLUMNS, STRIDE_W,
+                        DIL_W, PAD_W + FIRST
+                    )  # fmt: skip
         older = (first == 0) | (unit_start > 0)
         left = tl.minimum(GROUP, R - first_r) * S
         _add_sums(sums_ptrs, sums, (c < channels)[:, None], older, left, PIECES)
@@ -185,12 +212,17 @@ def depthwise_conv2d_grad_weight(
     sides = (dy.shape[1], dy.shape[2])
     plan = depthwise_plan(sides, channels, (size_r, size_s))
     group, block_c = _group_of((size_r, size_s), x.element_size()), _block_of(channels)
-    runs = settings_of_runs(x.shape[2], sides[1], size_s, stride[1], 1, padding[1], dilation[1])
+    tall = TALL if stride[0] == 1 else 1  # other strides meet few rows of x twice
+    places = {k * stride[0] + i * dilation[0] for k in range(tall) for i in range(group)}
+    columns = _run_of(sides[1], (size_r, size_s))
+    along = (size_s, stride[1], 1, padding[1], dilation[1])
+    runs = settings_of_runs(x.shape[2], sides[1], columns, *along)
     _depthwise_grad_weight_kernel[(cdiv(size_r, group) * cdiv(channels, block_c), splits)](
         x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides,
-        channels // 8, padding[0], dilation[0], plan.unit, splits,
-        X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0], **runs,
-        GROUP=group, PIECES=_pieces_of(group * size_s), ROWS=TILE // block_c, BLOCK_C=block_c,
+        channels // 8, padding[0], plan.unit, splits,
+        X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0],
+        DIL_H=dilation[0], **runs, GROUP=group, TALL=tall, PLACES=tuple(sorted(places)),
+        PIECES=_pieces_of(group * size_s), ROWS=TILE // block_c, BLOCK_C=block_c,
         num_warps=4, maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
     )  # fmt: skip
 

@@ -11,13 +11,13 @@ COLUMNS: Final = range(8, 3, -1)  # columns of a run
 
 
 def settings_of_runs(
-    width: int, out_width: int, size: int, stride: int, up: int, padding: int, dilation: int
-) -> dict[str, int]:
-    """The constants by which kernels read runs of outputs of `out_width` from rows of `width`.
+    width: int, out_width: int, columns: int, size: int, stride: int, up: int, padding: int,
+    dilation: int,
+) -> dict[str, int]:  # fmt: skip
+    """The constants by which kernels read runs of `columns` of `out_width` from rows of `width`.
 
     Output w has tap s at column (w * stride - padding + s * dilation) / up, where that is whole.
     """
-    columns = run_of(out_width, up)
     first, last = _reach(size, columns, stride, up, padding, dilation)
     last_run = (triton.cdiv(out_width, columns) - 1) * columns
     inner = width - last_run * stride // up
@@ -28,9 +28,9 @@ def settings_of_runs(
     }  # fmt: skip
 
 
-def run_of(width: int, up: int = 1) -> int:
+def run_of(width: int, up: int = 1, most: int = COLUMNS[0]) -> int:
     """Columns of a run: a multiple of `up` that overruns a row of `width` columns least."""
-    fit = (n for n in COLUMNS if n % up == 0)
+    fit = (n for n in COLUMNS if n % up == 0 and n <= most)
     return min(fit, key=lambda n: triton.cdiv(width, n) * n, default=up)
 
 

@@ -94,7 +94,7 @@ def test_all_follow_autograd(layer: Layer) -> None:
 
 def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between units for the weight's gradient, which has several here; anywhere for the others."""
-    monkeypatch.setattr(sums_kernel, "SHARE", 1)
+    monkeypatch.setattr(sums_kernel, "UNITS", (1, 2))
     monkeypatch.setattr(sums_kernel, "PROGRAMS", 1)
     monkeypatch.setattr(sums_kernel, "TILE", 64)
     shape = replace(SHAPES["3x3, stride 2"], x=(5, 9, 6), channels=(8, 8), groups=8)
