@@ -28,7 +28,7 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "copy.host._transfer_kernel": 44,
         "conv.grad_weight.transposed.grad_weight_transposed_kernel": 176,
         "linear.gemm._product_kernel": 28,
-        "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 56,
+        "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 80,
     },
 }
 SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}

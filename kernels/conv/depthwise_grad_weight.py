@@ -60,9 +60,9 @@ def _steps(samples: int, sides: Pair, block_c: int, columns: int) -> int:
     return cdiv(samples * cdiv(sides[0], TALL), TILE // block_c) * cdiv(sides[1], columns)
 
 
-def _run_of(width: int, size: Pair) -> int:
-    """Columns of a run: of many taps fewer, as their sums leave fewer registers."""
-    return run_of(width, most=8 if size[1] < 7 else 7)
+def _run_of(width: int, size: Pair, itemsize: int = 2) -> int:
+    """Columns of a run: fewer where sums, or loaded values, leave fewer registers."""
+    return run_of(width, most=7 if size[1] >= 7 else 8 * 2 // itemsize)
 
 
 def _block_of(channels: int) -> int:
@@ -214,7 +214,7 @@ def depthwise_conv2d_grad_weight(
     group, block_c = _group_of((size_r, size_s), x.element_size()), _block_of(channels)
     tall = TALL if stride[0] == 1 else 1  # other strides meet few rows of x twice
     places = {k * stride[0] + i * dilation[0] for k in range(tall) for i in range(group)}
-    columns = _run_of(sides[1], (size_r, size_s))
+    columns = _run_of(sides[1], (size_r, size_s), x.element_size())
     along = (size_s, stride[1], 1, padding[1], dilation[1])
     runs = settings_of_runs(x.shape[2], sides[1], columns, *along)
     _depthwise_grad_weight_kernel[(cdiv(size_r, group) * cdiv(channels, block_c), splits)](

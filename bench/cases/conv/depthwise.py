@@ -151,6 +151,9 @@ COMPILED = (
     At((2, 28, 28, 120), {"taps": 5}),
     At((2, 14, 14, 384), {"taps": 7}),
     At((2, 14, 14, 384), {"taps": 11}),
+    At((2, 112, 112, 16), {"dtype": F32}),
+    At((2, 112, 112, 64), {"stride": 2, "dtype": F32}),
+    At((2, 32, 32, 64), {"taps": 7, "stride": 2}),
     At((2, 13, 13, 200), {"taps": 9, "stride": 2, "dtype": F32}),
 )
 CHECKED: dict[str, Settings] = {
