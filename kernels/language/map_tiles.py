@@ -3,6 +3,7 @@
 A tile is BLOCK_W columns by BLOCK_C channels of one row of one sample.
 """
 
+from math import gcd
 from typing import Final
 
 import triton
@@ -37,6 +38,12 @@ def row(ptr, n, h, height, width, pitch) -> tl.tensor:
     return ptr + (n * height + h) * width * pitch
 
 
+@triton.jit
+def aligned(x_pitch, y_pitch, channels, ALIGN: tl.constexpr) -> tl.tuple:
+    """The arguments, as multiples of ALIGN for the compiler, which else loads single channels."""
+    return x_pitch // ALIGN * ALIGN, y_pitch // ALIGN * ALIGN, channels // ALIGN * ALIGN
+
+
 def launch(
     kernel: triton.JITFunction,
     operands: tuple[Tensor | float, ...],
@@ -65,6 +72,11 @@ def launch(
 def sides(x: Tensor, y: Tensor) -> tuple[int, ...]:
     """Height and width of map x, height and width of map y, and the pitches of both in elements."""
     return (*x.shape[1:3], *y.shape[1:3], pitch_of(x), pitch_of(y))
+
+
+def alignment(x: Tensor, y: Tensor) -> int:
+    """The power of two that divides the channels and the pitches of both maps, at most 16."""
+    return gcd(16, x.shape[-1], pitch_of(x), pitch_of(y))
 
 
 def by_side(**pairs: Pair) -> dict[str, int]:

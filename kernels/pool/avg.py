@@ -13,7 +13,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..language import map_tiles
-from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
+from ..language.map_tiles import (
+    LOOP_SIZES,
+    Pair,
+    aligned,
+    alignment,
+    launch,
+    row,
+    sides,
+    tile_place,
+)
 from ..language.rounding import stored, stored_reference
 from .global_avg import global_avg, global_avg_grad
 
@@ -47,9 +56,10 @@ def _avg_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
-    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
+    x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
     first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
     total = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
@@ -77,9 +87,10 @@ def _avg_pool2d_grad_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
-    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
+    x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
     last_h, last_w = (h + PADDING_H) // STRIDE_H, (w + PADDING_W) // STRIDE_W
     dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
@@ -109,13 +120,14 @@ def _avg_pool2d_spread_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
-    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient of windows that do not overlap.
 
     Cells of STRIDE_H x STRIDE_W elements tile the padded map. Window i lies in cell i.
     """
+    x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
     first_h, first_w = cell_h * STRIDE_H - PADDING_H, cell_w * STRIDE_W - PADDING_W
     is_window = (cell_h < out_height) & (cell_w < out_width)
@@ -221,7 +233,7 @@ def avg_pool2d(
     launch(
         _avg_pool2d_kernel, (x, y, *sides(x, y)), samples * out_height, out_width, channels,
         **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
-        UNROLL=map_tiles.unroll(*kernel), PRECISION=precision,
+        UNROLL=map_tiles.unroll(*kernel), PRECISION=precision, ALIGN=alignment(x, y),
     )  # fmt: skip
 
 
@@ -232,6 +244,7 @@ def avg_pool2d_grad(
     """The gradient dx [N, H, W, C] of `avg_pool2d` from dy [N, OH, OW, C]."""
     samples, height, width, channels = dx.shape
     constants = _avg_constants(kernel, stride, padding, count_include_pad, divisor_override)
+    constants["ALIGN"] = alignment(dx, dy)
     operands = (dy, dx, *sides(dx, dy))
     windows = (triton.cdiv(kernel[0], stride[0]), triton.cdiv(kernel[1], stride[1]))
     if windows == (1, 1):

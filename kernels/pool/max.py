@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ..codec.argmax import bytes_of_row, channels_a_byte, pack, packed_codes
 from ..language import map_tiles
-from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
+from ..language.map_tiles import LOOP_SIZES, Pair, aligned, launch, row, sides, tile_place
 from .window_max import row_max, window_max
 
 # Rows of outputs of a program whose windows share rows. Windows 3x3 of stride 2 with codes over
@@ -64,7 +64,7 @@ def _max_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    A_BYTE: tl.constexpr, QUICK: tl.constexpr,
+    A_BYTE: tl.constexpr, QUICK: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program pools `block_h` rows: one, or more where consecutive windows share their end row.
@@ -72,6 +72,7 @@ def _max_pool2d_kernel(
     A_BYTE is the number of channels whose codes share a byte, or 0 without codes. A QUICK program
     assumes finite maxima. Where it meets others, it pools its rows again with exact rules for NaN.
     """
+    x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, block, w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
     start = block * block_h
     stop = tl.minimum(start + block_h, out_height)
@@ -108,6 +109,7 @@ def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pai
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
         map_tiles.OVERLAP_TILE if quick else map_tiles.TILE, **map_tiles.by_side(**window),
         blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte, QUICK=quick,
+        ALIGN=map_tiles.alignment(x, y),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..codec.argmax import bytes_of_row, channels_a_byte, is_code, unpack
 from ..language import map_tiles
 from ..language.channel_ranges import pitch_of
-from ..language.map_tiles import LOOP_SIZES, Pair, launch, row, sides, tile_place
+from ..language.map_tiles import LOOP_SIZES, Pair, aligned, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
 from .max import extent_of, first_places, pool_of, rows_a_program
 from .window_max import row_max, window_max
@@ -148,13 +148,15 @@ def _max_pool2d_grad_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    PRECISION: tl.constexpr, ALIGN: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Cells of STRIDE_H x STRIDE_W elements tile the padded map. Window i starts where cell i does.
 
     A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it. A program computes
     `block_h` rows of cells and keeps the windows that reach the next row in registers.
     """
+    x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, block, cell_w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
     start = block * block_h
     kept = ()
@@ -235,6 +237,7 @@ def _pool_grad(
         _max_pool2d_grad_kernel, operands, samples * blocks_h, cells_w, channels,
         map_tiles.OVERLAP_TILE if prod(windows) > 1 else map_tiles.TILE, **constants,
         cells_h=cells_h, blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte,
+        ALIGN=map_tiles.alignment(dx, dy),
     )  # fmt: skip
 
 

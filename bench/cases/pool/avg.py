@@ -64,7 +64,11 @@ def _adaptive_grad(
     return launching(adaptive_avg_pool2d_grad, dy, dx)
 
 
-MAPS, ONE = At((2, 57, 57, 64), THREES), (1, 1, 1, 1)
+ONE: Final = (1, 1, 1, 1)
+COMPILED: Final = (
+    *at([(2, 57, 57, 64), (2, 57, 57, 52), (2, 57, 57, 26)], [THREES]),
+    At(ONE, {"dtype": F32, **SINGLE}),
+)
 SHARES = checked(dtype=TYPES, whole=[False, True])
 SHARED = (
     At((2, 14, 14, 512)),
@@ -74,8 +78,8 @@ SHARED = (
 )
 WINDOWS = checked(count_include_pad=[True, False], divisor_override=[None, 3])
 CASES = (
-    KernelCase(avg_pool2d, _avg, WINDOWS, (MAPS, At(ONE, {"dtype": F32, **SINGLE}))),
-    KernelCase(avg_pool2d_grad, _avg_grad, WINDOWS, (MAPS, At(ONE, {"dtype": F32, **SINGLE}))),
+    KernelCase(avg_pool2d, _avg, WINDOWS, COMPILED),
+    KernelCase(avg_pool2d_grad, _avg_grad, WINDOWS, COMPILED),
     KernelCase(
         adaptive_avg_pool2d,
         _adaptive,

@@ -58,15 +58,18 @@ def _codes(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) 
 
 
 def measured_windows(kernel: str) -> list[Measured]:
-    """Windows of VGG-16 and of AlexNet."""
-    return [Measured(f"{kernel} {size}x{size}", maps, {"side": size}) for maps, size in MEASURED]
+    """Windows of VGG-16, of AlexNet, and of ShuffleNet-v2's few channels."""
+    rows = [Measured(f"{kernel} {size}x{size}", maps, {"side": size}) for maps, size in MEASURED]
+    few = {"side": 3, "padding": 1}
+    return [*rows, Measured(f"{kernel} 3x3", (256, 112, 112, 24), few)]
 
 
 def compiled_windows() -> list[At]:
-    """Windows 2x2, and 3x3 in both types."""
+    """Windows 2x2, and 3x3 in both types and of few channels."""
     threes: dict[str, Any] = {"side": 3, "padding": 1}
-    maps = (2, 112, 112, 64)
-    return [At((2, 224, 224, 64)), At(maps, threes), At(maps, threes | {"dtype": F32})]
+    maps, few = (2, 112, 112, 64), (2, 112, 112, 24)
+    rest = [At(maps, threes), At(maps, threes | {"dtype": F32}), At(few, threes)]
+    return [At((2, 224, 224, 64)), *rest]
 
 
 ONE: Final = At((1, 1, 1, 1), {"dtype": F32, "side": 1, "stride": 1})
