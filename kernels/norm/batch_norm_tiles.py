@@ -14,11 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language import channel_ranges as ranges
+from ..language.channel_blocks import best_block
 
 LEAST_ROWS: Final = 256  # rows of a group, whose sums have at most 1.6% of the bytes of the rows
 SLICE_ROWS: Final = 512  # rows of a slice, at least
 MOST_SLICES: Final = 2048  # slices of a batch that has fewer samples
-TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
+TILE_CHANNELS: Final = (64, 128, 32, 16)  # 64 bfloat16 channels are one 128-byte line
 SUMMED: Final = 2048  # elements of a tile that is summed
 MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # slices, channels
 
@@ -78,22 +79,16 @@ def slice_ranges(shape: tuple[int, ...], partials: Tensor, group: int) -> list[t
 
 
 def summing(*maps: Tensor | None) -> dict[str, int]:
-    """Compile-time arguments and warps of a launch that sums rows of the maps."""
-    tile = _tile(maps, SUMMED)
-    aligned = tile["ALIGN"] >= 8
-    return tile | ({"STAGES": 4, "num_warps": 4} if aligned else {"STAGES": 1, "num_warps": 8})
-
-
-def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
-    """The block of channels that covers the maps with fewest idle ones, and rows for `elements`.
+    """Compile-time arguments and warps of a launch that sums rows of the maps.
 
     ALIGN divides channels and pitches. Loads of 16 bytes need 8 for bfloat16.
     """
     given = [each for each in maps if each is not None]
     channels = given[0].shape[-1]
-    block_c = min(TILE_CHANNELS, key=lambda block: triton.cdiv(channels, block) * block)
+    block_c = best_block(channels, TILE_CHANNELS)
     align = gcd(16, channels, *map(pitch_of, given))
-    return {"ALIGN": align, "BLOCK_R": elements // block_c, "BLOCK_C": block_c}
+    tile = {"ALIGN": align, "BLOCK_R": SUMMED // block_c, "BLOCK_C": block_c}
+    return tile | ({"STAGES": 4, "num_warps": 4} if align >= 8 else {"STAGES": 1, "num_warps": 8})
 
 
 def pitch_of(maps: Tensor | None) -> int:

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.channel_blocks import best_block, block_cost
 from ..language.device import num_sms
 from .batch_norm_tiles import in_tile, pitch_of, place_of
 
@@ -23,15 +24,6 @@ PROGRAMS: Final = 16  # programs of an SM, at least, where a program has several
 NUM_WARPS: Final = 8
 RUN: Final = 2048  # columns of a row of several pixels: one load of 16 bytes a thread in bfloat16
 RUN_ALIGN: Final = 8  # divides the channels of a run
-WIDTHS: Final = {  # blocks of channels, and what short pieces of rows cost
-    512: 1.0,
-    256: 1.0,
-    128: 1.0,
-    64: 1.0,
-    32: 1.1,
-    16: 1.25,
-}
-SECTOR: Final = 16  # bfloat16 channels of a sector
 
 
 @triton.jit
@@ -85,10 +77,10 @@ def written_tiles(out: Tensor, *maps: Tensor | None, signs: bool = False) -> Wri
     """The tiles of a launch that writes `out` from `maps`. With sign bits a row is a pixel."""
     channels = out.shape[-1]
     rows, pitches = out.numel() // channels, tuple(map(pitch_of, (out, *maps)))
-    width, block_c = channels, min(WIDTHS, key=lambda block: _cost(channels, block))
+    width, block_c = channels, best_block(channels)
     run = _pixels_of_run(channels)
     runs = not signs and run > 0 and all(pitch in (0, channels) for pitch in pitches)
-    if runs and RUN / (run * channels) < _cost(channels, block_c):
+    if runs and RUN / (run * channels) < block_cost(channels, block_c):
         width, block_c = run * channels, RUN
         pitches = tuple(pitch and width for pitch in pitches)
         align = gcd(RUN_ALIGN, out.numel())
@@ -111,10 +103,3 @@ def _pixels_of_run(channels: int) -> int:
     """Pixels whose channels fit RUN columns and are a multiple of RUN_ALIGN, 0 if none do."""
     step = RUN_ALIGN // gcd(RUN_ALIGN, channels)
     return RUN // channels // step * step
-
-
-def _cost(channels: int, block: int) -> float:
-    """The idle lanes and cut sectors of blocks of channels: 1 where there are none."""
-    idle = triton.cdiv(channels, block) * block / channels
-    cut = SECTOR / block if channels % SECTOR else 0.0
-    return idle * max(WIDTHS[block], 1.0 + cut)

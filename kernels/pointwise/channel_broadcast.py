@@ -4,6 +4,7 @@ The gradient of a gate is a sum over pixels in a fixed order: over slices of a s
 over the slices. A program sums one slice and computes the map's gradient from the same loads.
 """
 
+from math import gcd
 from typing import Final
 
 import torch
@@ -11,11 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.channel_blocks import best_block
 from ..language.rounding import stored, stored_reference
 
 TILE: Final = 2048  # elements of a step
 STEPS: Final = 8  # steps of a slice
-WIDTHS: Final = (64, 32)  # channels of a tile: 64 bfloat16 channels are one 128-byte line
+WIDTHS: Final = (64, 128, 32, 16)  # channels of a tile
 NUM_WARPS: Final = 4
 SUM_BLOCK: Final = 64  # channels of a program that sums slices
 FUNCTIONS: Final = ("multiply", "add")
@@ -33,8 +35,10 @@ def _slice(num_pixels, channels, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH:
 @triton.jit(do_not_specialize=["num_pixels"])
 def _gate_kernel(
     x_ptr, gate_ptr, y_ptr, num_pixels, channels, gate_stride, PRECISION: tl.constexpr,
-    ADDS: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+    ADDS: tl.constexpr, ALIGN: tl.constexpr,
+    ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    channels = channels // ALIGN * ALIGN
     sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
     gate = tl.load(gate_ptr + sample * gate_stride + c, mask=c < channels, other=0.0)
     gate = gate.to(tl.float32)[None, :]
@@ -51,8 +55,9 @@ def _gate_kernel(
 def _gate_grad_kernel(
     x_ptr, gate_ptr, dy_ptr, dx_ptr, sums_ptr, num_pixels, channels, gate_stride, slices,
     PRECISION: tl.constexpr, ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
-    ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGN: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    channels = channels // ALIGN * ALIGN
     sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     if TO_MAP:
@@ -142,17 +147,16 @@ def gate_slices(pixels: int, channels: int) -> int:
 
 
 def _width(channels: int) -> int:
-    """Channels of a tile: the larger of WIDTHS that divides the channels, if one does."""
-    narrow = triton.next_power_of_2(channels)
-    fits = [width for width in WIDTHS if channels % width == 0]
-    return min(narrow, fits[0] if fits else WIDTHS[0])
+    """Channels of a tile."""
+    return min(triton.next_power_of_2(channels), best_block(channels, WIDTHS))
 
 
 def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
     samples, pixels, channels = x.shape
     width = _width(channels)
     grid = (samples, gate_slices(pixels, channels), triton.cdiv(channels, width))
-    return grid, {"ROWS": TILE // width, "STEPS": STEPS, "WIDTH": width}
+    tile = {"ROWS": TILE // width, "STEPS": STEPS, "WIDTH": width}
+    return grid, tile | {"ALIGN": gcd(16, channels)}
 
 
 def _stride(gates: Tensor) -> int:

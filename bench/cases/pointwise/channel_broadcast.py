@@ -67,7 +67,7 @@ def _slices(channels: int) -> int:
     return gate_slices(784, channels)
 
 
-MAPS, ONE = [(2, 784, 1, 96), (2, 784, 1, 63)], (1, 1, 1, 1)
+MAPS, ONE = [(2, 784, 1, channels) for channels in (96, 63, 72, 300)], (1, 1, 1, 1)
 SINGLE = at([ONE], over(dtype=[F32]))
 CASES = (
     KernelCase(
