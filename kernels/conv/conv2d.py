@@ -52,7 +52,7 @@ def conv2d(
     """y [N, P, Q, K] = x [N, H, W, C] convolved with packed weights, plus bias, float32 [K].
 
     packed [K, R, S, C/g], or of bands (bands.py), is that of `pack_weight`. With bands NaN and
-    infinity of an input channel make NaN of the output channels of other groups in its block too.
+    infinity of an input channel make NaN of the outputs of all groups whose band has it.
     `out_precision` is the precision of the products that read y, by default the same. With `relu`
     negative outputs become 0. `moments`, if given, get those that `cell_moments` finds for `cells`
     of y; x must start at a whole cell.
@@ -175,7 +175,7 @@ def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precis
     even = x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0
     if taps.stride != (2, 2) or not even or not suits_descriptors(x, y, taps, precision):
         return False
-    if taps.in_channels > x.shape[3]:  # a band of even columns would read odd columns
+    if taps.summed_channels > x.shape[3]:  # a band of even columns would read odd columns
         return False
     box, pooled = specialized_box(y, taps, epilogue), epilogue.codes is not None
     return taps.out_channels >= 2 * FEW_CHANNELS and suits_specialized(

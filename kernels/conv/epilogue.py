@@ -44,9 +44,21 @@ def packed_codes(tap, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def place_of(n, h, w, k, group, BY_GROUP: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """The place of a pixel's channel k in a map, or BY_GROUP in one with an axis of groups."""
+    return (n, h, w, k // group, k % group) if BY_GROUP else (n, h, w, k)
+
+
+@triton.jit
+def stop_of(k, out_c, group, BY_GROUP: tl.constexpr) -> tl.tensor:
+    """The end of the channels of the map, or BY_GROUP of the group of channel k."""
+    return (k // group + 1) * group if BY_GROUP else out_c
+
+
+@triton.jit
 def store_sums(
     acc, bias_ptr, mask, mask_strides, y_desc, codes_ptr, moments_ptr,
-    n, h, w, k, num_samples, height, width, out_c,
+    n, h, w, k, num_samples, height, width, out_c, group,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, BITS: tl.constexpr, RELU: tl.constexpr,
     POOL: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
@@ -58,8 +70,10 @@ def store_sums(
     shared memory. The mask is a descriptor of a map, or with BITS a pointer to words of sign bits,
     whose samples, rows and columns lie `mask_strides` words apart. With POOL the maxima of windows
     2x2 are stored in one box; height and width count only rows and columns in windows.
-    `moments_ptr`, if given, gets the moments of each stored box.
+    `moments_ptr`, if given, gets the moments of each stored box. Where maps have an axis of groups
+    of `group` channels, nothing is stored behind the group of channel k.
     """
+    BY_GROUP: tl.constexpr = len(y_desc.block_shape) == 5
     if HAS_BIAS:
         offs_k = k + tl.arange(0, BLOCK_K)
         acc += tl.load(bias_ptr + offs_k, mask=offs_k < out_c, other=0.0)[:, None]
@@ -69,22 +83,22 @@ def store_sums(
         rounded = stored(acc, y_desc.dtype, PRECISION).to(tl.float32)
         largest, tap = _max_of_windows(rounded, BLOCK_K, BLOCK_N * BLOCK_H, BLOCK_W)
         y = largest.T.to(y_desc.dtype).reshape(y_desc.block_shape)
-        y_desc.store([n, h // 2, w // 2, k], y)
+        y_desc.store(place_of(n, h // 2, w // 2, k, group, BY_GROUP), y)
         _store_codes(
-            codes_ptr, tap, n, h // 2, w // 2, k, num_samples, height // 2, width // 2, out_c,
-            BLOCK_N, BLOCK_H // 2, BLOCK_W // 2, BLOCK_K,
+            codes_ptr, tap, n, h // 2, w // 2, k, num_samples, height // 2, width // 2,
+            out_c, stop_of(k, out_c, group, BY_GROUP), BLOCK_N, BLOCK_H // 2, BLOCK_W // 2, BLOCK_K,
         )  # fmt: skip
     elif PARTS == 1:
         _store_part(
             y_desc, mask, mask_strides, moments_ptr, acc,
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, group,
             HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
     elif PARTS == 2:
         low, high = _halves(acc)
         _store_halves(
             y_desc, mask, mask_strides, moments_ptr, low, high,
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, group,
             HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
     else:
@@ -93,12 +107,12 @@ def store_sums(
         third, fourth = _halves(high)
         _store_halves(
             y_desc, mask, mask_strides, moments_ptr, first, second,
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, group,
             HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, 0,
         )  # fmt: skip
         _store_halves(
             y_desc, mask, mask_strides, moments_ptr, third, fourth,
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, group,
             HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, third.shape[1] + fourth.shape[1],
         )  # fmt: skip
 
@@ -111,24 +125,27 @@ def _halves(acc):
 
 @triton.jit
 def _store_halves(
-    y_desc, mask, strides, moments_ptr, low, high, n, h, w, k, num_samples, height, width, out_c,
+    y_desc, mask, strides, moments_ptr, low, high, n, h, w, k,
+    num_samples, height, width, out_c, group,
     HAS_MASK: tl.constexpr, BITS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
     """Store two adjacent parts, the first of them from pixel START on."""
     _store_part(
-        y_desc, mask, strides, moments_ptr, low, n, h, w, k, num_samples, height, width, out_c,
+        y_desc, mask, strides, moments_ptr, low, n, h, w, k,
+        num_samples, height, width, out_c, group,
         HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, START,
     )  # fmt: skip
     _store_part(
-        y_desc, mask, strides, moments_ptr, high, n, h, w, k, num_samples, height, width, out_c,
+        y_desc, mask, strides, moments_ptr, high, n, h, w, k,
+        num_samples, height, width, out_c, group,
         HAS_MASK, BITS, PRECISION, BLOCK_H, BLOCK_W, START + low.shape[1],
     )  # fmt: skip
 
 
 @triton.jit
 def _store_part(
-    y_desc, mask, strides, moments_ptr, part, n, h, w, k, num_samples, height, width, out_c,
+    y_desc, mask, strides, moments_ptr, part, n, h, w, k, num_samples, height, width, out_c, group,
     HAS_MASK: tl.constexpr, BITS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
@@ -136,6 +153,8 @@ def _store_part(
     n += START // (BLOCK_H * BLOCK_W)
     h += START // BLOCK_W % BLOCK_H
     w += START % BLOCK_W
+    BY_GROUP: tl.constexpr = len(y_desc.block_shape) == 5
+    place = place_of(n, h, w, k, group, BY_GROUP)
     y = part.T.reshape(y_desc.block_shape)
     if HAS_MASK and BITS:
         bits = _bits_of_box(
@@ -144,12 +163,12 @@ def _store_part(
         )  # fmt: skip
         y = tl.where(passes(bits).reshape(y_desc.block_shape), y, 0.0)
     elif HAS_MASK:
-        y = where_positive(mask.load([n, h, w, k]), y)
-    y_desc.store([n, h, w, k], stored(y, y_desc.dtype, PRECISION))
+        y = where_positive(mask.load(place), y)
+    y_desc.store(place, stored(y, y_desc.dtype, PRECISION))
     if moments_ptr is not None:
         _store_moments(
             moments_ptr, stored(part, y_desc.dtype, PRECISION).to(tl.float32),
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, stop_of(k, out_c, group, BY_GROUP),
             y_desc.block_shape[0], y_desc.block_shape[1], y_desc.block_shape[2],
         )  # fmt: skip
 
@@ -172,10 +191,10 @@ def _bits_of_box(
 
 @triton.jit
 def _store_moments(
-    moments_ptr, y, n, h, w, k, num_samples, height, width, out_c,
+    moments_ptr, y, n, h, w, k, num_samples, height, width, out_c, stop,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Store the moments of y [channels, pixels], the box at (n, h, w)."""
+    """Store the moments of y [channels, pixels], the box at (n, h, w), up to channel `stop`."""
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     count = pixels_inside(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)
     if count == PIXELS:
@@ -190,7 +209,7 @@ def _store_moments(
     tiles_h, tiles_w = tl.cdiv(height, BLOCK_H), tl.cdiv(width, BLOCK_W)
     cell = (n // BLOCK_N * tiles_h + h // BLOCK_H) * tiles_w + w // BLOCK_W
     offs_k = k + tl.arange(0, y.shape[0])
-    mask = (offs_k < out_c) & (count > 0)
+    mask = (offs_k < stop) & (count > 0)
     ptrs = moments_ptr + cell.to(tl.int64) * 2 * out_c + offs_k
     tl.store(ptrs, mean, mask=mask)
     tl.store(ptrs + out_c, squares, mask=mask)
@@ -209,16 +228,19 @@ def _max_of_windows(y, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.co
 
 @triton.jit
 def _store_codes(
-    codes_ptr, tap, n, h, w, k, num_samples, height, width, out_c,
+    codes_ptr, tap, n, h, w, k, num_samples, height, width, out_c, stop,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Store the taps [BLOCK_K, windows] of the box of windows at (n, h, w) as argmax codes."""
+    """Store the taps [BLOCK_K, windows] of the box of windows at (n, h, w) as argmax codes.
+
+    Those from channel `stop` on are not stored.
+    """
     codes = packed_codes(tap.T, BLOCK_N * BLOCK_H * BLOCK_W, BLOCK_K)
     window = tl.arange(0, BLOCK_N * BLOCK_H * BLOCK_W)[:, None]
     sample = (n + window // (BLOCK_H * BLOCK_W)).to(tl.int64)
     row = h + window // BLOCK_W % BLOCK_H
     column = w + window % BLOCK_W
     offs_k = k // 4 + tl.arange(0, BLOCK_K // 4)[None, :]
-    mask = (sample < num_samples) & (row < height) & (column < width) & (offs_k < out_c // 4)
+    mask = (sample < num_samples) & (row < height) & (column < width) & (offs_k < stop // 4)
     offs = ((sample * height + row) * width + column) * (out_c // 4) + offs_k
     tl.store(codes_ptr + offs, codes, mask=mask)

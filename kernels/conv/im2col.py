@@ -65,7 +65,7 @@ def conv_im2col_kernel(
         acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
     store_sums(
         acc, bias_ptr, None, None, y_desc, codes_ptr, moments_ptr,
-        n, h, w, k, num_samples, height, width, out_c,
+        n, h, w, k, num_samples, height, width, out_c, out_c,
         HAS_BIAS, False, False, RELU, POOL, OUT_PRECISION,
         BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
     )  # fmt: skip

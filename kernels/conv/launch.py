@@ -59,21 +59,20 @@ class Epilogue:
         """Whether sign bits are the mask."""
         return self.mask is not None and self.mask.dtype == torch.uint8
 
-    def mask_in(self, block: list[int], *, gluon: bool) -> Any:
+    def mask_in(self, block: list[int], taps: Filter, *, gluon: bool) -> Any:
         """The mask for kernels that store such blocks: words of sign bits, or a descriptor."""
         if self.mask is None or self.bits:
-            return None if self.mask is None else self._words()
-        if gluon:
-            return swizzled(self.mask, block)
-        return TensorDescriptor.from_tensor(self.mask, block)
+            return None if self.mask is None else self._words(taps)
+        mask = in_groups(self.mask, taps)
+        return swizzled(mask, block) if gluon else TensorDescriptor.from_tensor(mask, block)
 
-    def mask_strides(self) -> tuple[int, ...]:
+    def mask_strides(self, taps: Filter) -> tuple[int, ...]:
         """Words of sign bits from a sample, a row and a column to the next; 0 for other masks."""
-        return self._words().stride()[:3] if self.bits else (0, 0, 0)
+        return self._words(taps).stride()[:3] if self.bits else (0, 0, 0)
 
-    def _words(self) -> Tensor:
+    def _words(self, taps: Filter) -> Tensor:
         assert self.mask is not None
-        return words_of(self.mask, 8 * self.mask.shape[3])
+        return words_of(self.mask, taps.mask_channels)
 
     def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
         """The moments if the boxes that a kernel stores are the cells, else None."""
@@ -87,6 +86,11 @@ class Weights:
 
     rows: Tensor  # one row an output channel
     strides: Pair  # elements from one tap of a row to the next, (h, w)
+
+
+def in_groups(maps: Tensor, taps: Filter) -> Tensor:
+    """Maps [N, H, W, K]; [N, H, W, g, K/g] where tiles lie in one group, which they may overrun."""
+    return maps.unflatten(3, (-1, taps.widths[1])) if taps.by_group else maps
 
 
 def weights_of(packed: Tensor, first: Pair = (0, 0), step: Pair = (1, 1)) -> Weights:
@@ -121,7 +125,8 @@ def launch_pointer(
     conv_kernel[grid](
         x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
         num_samples, x.shape[1], x.shape[2], out_h, out_w,
-        in_c, out_c, *taps.widths, in_channels, channels, *taps.padding, *taps.dilation, *pitches,
+        in_c, out_c, *taps.widths, taps.last_band, in_channels, channels,
+        *taps.padding, *taps.dilation, *pitches,
         **taps.constants(), UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
         **_flags(epilogue), BANDS=taps.reads_bands, ALIGN=align, FLATTEN=few,
@@ -148,7 +153,7 @@ def launch_box(
     tile = specialized_tile(taps, x.dtype)
     box = (1, 1, tile.pixels) if flat else specialized_box(y, taps, epilogue)
     # Masks by bytes of bits spill 720 bytes there, and a mask's form must not choose the kernel.
-    in_words = epilogue.mask is None or taps.channels[1] % WORD == 0
+    in_words = epilogue.mask is None or taps.mask_channels % WORD == 0
     if in_words and suits_specialized(taps, x.dtype, box, pooled=pooled):
         return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
     left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
@@ -194,7 +199,7 @@ def launch_specialized(
         _specialized_tile(taps, x.dtype, shared=shared),
         lambda: _facts(y, taps, epilogue, flat=flat) | {"box": box, "rows": shared},
     )
-    stored = _stored_box(box, tile, epilogue.codes is not None)
+    stored = _stored_box(box, tile, taps, pooled=epilogue.codes is not None)
     num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
     cell, moments = _cell_within(stored, y, epilogue), epilogue.moments_by(box, flat=flat)
@@ -203,13 +208,14 @@ def launch_specialized(
         swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
         swizzled(weights.rows, [tile.out_channels, tile.in_channels]),
         epilogue.bias,
-        epilogue.mask_in(stored, gluon=True),
-        swizzled(y, stored),
+        epilogue.mask_in(stored, taps, gluon=True),
+        swizzled(in_groups(y, taps), stored),
         epilogue.codes, epilogue.sums, moments,
         num_samples, height, width, taps.in_channels, taps.channels[1], pitch,
-        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
+        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(taps),
         *taps.widths, taps.last_band,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), BANDS=taps.has_bands,
+        CHANNELS=taps.summed_channels if taps.by_group else 0,
         ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
         CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
@@ -233,18 +239,18 @@ def _launch_plain_box(
     )
     num_samples, height, width = _summed_sides(y, epilogue)
     box = (1, 1, tile.pixels) if flat else box_of(height, width, tile.pixels, 2 if pooled else 1)
-    stored = _stored_box(box, tile, pooled)
+    stored = _stored_box(box, tile, taps, pooled=pooled)
     moments = epilogue.moments_by(part_of(box, tile.parts), flat=flat)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
     conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(weights.rows, [tile.out_channels, tile.in_channels]),
         epilogue.bias,
-        epilogue.mask_in(stored, gluon=False),
-        TensorDescriptor.from_tensor(y, stored),
+        epilogue.mask_in(stored, taps, gluon=False),
+        TensorDescriptor.from_tensor(in_groups(y, taps), stored),
         epilogue.codes, moments,
         num_samples, height, width, taps.in_channels, taps.channels[1],
-        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(),
+        *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(taps),
         *taps.widths, taps.last_band,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), BANDS=taps.has_bands,
         PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
@@ -270,7 +276,7 @@ def launch_im2col(
     moments = epilogue.moments_by(part_of(box, tile.parts))
     conv_im2col_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
         x, packed, epilogue.bias,
-        TensorDescriptor.from_tensor(y, _stored_box(box, tile, pooled)),
+        TensorDescriptor.from_tensor(y, _stored_box(box, tile, taps, pooled=pooled)),
         epilogue.codes, moments,
         num_samples, x.shape[1], x.shape[2], height, width, taps.out_channels,
         *taps.padding, *taps.dilation,
@@ -286,14 +292,14 @@ def launch_im2col(
 
 def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) -> int:
     boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
-    return boxes * triton.cdiv(taps.channels[1], tile.out_channels)
+    groups, channels = (taps.blocks, taps.widths[1]) if taps.by_group else (1, taps.channels[1])
+    return boxes * groups * triton.cdiv(channels, tile.out_channels)
 
 
-def _stored_box(box: Box, tile: Tile, pooled: bool) -> list[int]:
-    """The block [samples, rows, columns, channels] in which a box of sums is stored."""
-    if pooled:
-        return [box[0], box[1] // 2, box[2] // 2, tile.out_channels]
-    return [*part_of(box, tile.parts), tile.out_channels]
+def _stored_box(box: Box, tile: Tile, taps: Filter, *, pooled: bool) -> list[int]:
+    """The block in which a box of sums is stored, with the axes of `in_groups`."""
+    sides = (box[0], box[1] // 2, box[2] // 2) if pooled else part_of(box, tile.parts)
+    return [*sides, *([1] if taps.by_group else []), tile.out_channels]
 
 
 def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from .epilogue import max_of_taps, packed_codes, rectified, where_positive
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
+    "last_band",
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def _store_windows(
 def conv_kernel(
     x_ptr, packed_ptr, bias_ptr, mask_ptr, y_ptr, codes_ptr,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, in_width, out_width,
-    in_channels, channels, pad_h, pad_w, dil_h, dil_w,
+    last_band, in_channels, channels, pad_h, pad_w, dil_h, dil_w,
     x_pitch, mask_pitch, y_pitch,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
@@ -117,7 +118,6 @@ def conv_kernel(
     offs_c = tl.arange(0, BLOCK_C)
     if BANDS:
         mask_k &= block * out_c + offs_k < channels
-        last_band = tl.maximum(in_channels - in_c, 0)
         band = band_start(block * out_c, in_width, out_width, last_band)
         x_ptr += tl.multiple_of(band, ALIGN)
 
@@ -157,7 +157,7 @@ def conv_kernel(
             offs_x = (h // UP_H * in_w + w // UP_W) * x_pitch
             mask_c = c < in_c
             if BANDS:
-                mask_c &= c < in_channels
+                mask_c &= c < in_channels - band
             x = tl.load(
                 (x_ptrs + offs_x)[:, None] + c[None, :],
                 mask=mask_x[:, None] & mask_c[None, :], other=0.0,

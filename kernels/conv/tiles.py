@@ -23,6 +23,9 @@ Box = tuple[int, int, int]
 FEW_CHANNELS: Final = 16  # channels below which taps and channels are one axis (im2col)
 TILE_CHANNELS: Final = 64  # output channels of the least tile that tensor descriptors store
 SUMS_OF_16_BYTES: Final = 4
+WIDE_TILE: Final = 128  # output channels of the widest tile
+GROUP_ALIGNMENT: Final = 8  # channels: 16 bytes of bfloat16
+SUM_CHANNELS: Final = 16  # channels of which sums of products have a multiple
 STEP_NBYTES: Final = 128  # bytes of channels in one step of a sum: a line, TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64  # samples of a box, at most
 SINGLE_THREAD_COLUMNS: Final = 8  # columns of a box from which a thread holds whole windows 2x2
@@ -49,9 +52,16 @@ class Filter:
     channels: Pair  # input and output channels of the maps
 
     @property
+    def summed_channels(self) -> int:
+        """Input channels of a band that products sum. The weights of all others are zero."""
+        if not self.by_group:
+            return self.in_channels
+        return min(self.in_channels, triton.cdiv(self.widths[0], SUM_CHANNELS) * SUM_CHANNELS)
+
+    @property
     def last_band(self) -> int:
         """The input channel at which the last band starts."""
-        return max(0, self.channels[0] - self.in_channels)
+        return max(0, self.channels[0] - self.summed_channels)
 
     @property
     def has_bands(self) -> bool:
@@ -59,10 +69,15 @@ class Filter:
         return self.widths != self.channels
 
     @property
+    def by_group(self) -> bool:
+        """Whether a block is one group, with tiles of its own, the last of which overruns it."""
+        return self.has_bands and has_own_tiles(self.widths)
+
+    @property
     def merges_groups(self) -> bool:
         """Whether blocks have outputs of several groups, or bands inputs of several."""
         alone = self.in_channels == self.widths[0] and self.widths[1] % self.out_channels == 0
-        return self.has_bands and not alone
+        return self.has_bands and not alone and not self.by_group
 
     @property
     def reads_bands(self) -> bool:
@@ -77,7 +92,25 @@ class Filter:
     @property
     def suits_tiles(self) -> bool:
         """Whether every tile of output channels lies in one block."""
-        return self.blocks == 1 or self.out_channels % TILE_CHANNELS == 0
+        return self.blocks == 1 or self.by_group or self.out_channels % TILE_CHANNELS == 0
+
+    @property
+    def tile_channels(self) -> int:
+        """Output channels of a tile of tensor descriptors: 64, or 128 where that overruns no more.
+
+        Without groups a tile of more than 64 channels has 128.
+        """
+        if self.out_channels <= TILE_CHANNELS:
+            return TILE_CHANNELS
+        wide, narrow = (
+            triton.cdiv(self.out_channels, each) * each for each in (WIDE_TILE, TILE_CHANNELS)
+        )
+        return TILE_CHANNELS if self.by_group and narrow < wide else WIDE_TILE
+
+    @property
+    def mask_channels(self) -> int:
+        """A number that divides the output channels of the map, or the first of every tile."""
+        return self.widths[1] if self.by_group else self.channels[1]
 
     @property
     def num_taps(self) -> int:
@@ -102,6 +135,15 @@ class Tile:
     flatten: bool = True  # whether tiles and steps of a persistent program run as one loop
     parts: int = 1  # sub-tiles in which the outputs are stored
     residents: int = 1  # persistent programs on a multiprocessor
+
+
+def has_own_tiles(widths: Pair) -> bool:
+    """Whether groups of these input and output channels have tiles of output channels alone.
+
+    A group fills more than half of the least tile, and descriptors of it are aligned.
+    """
+    aligned = all(width % GROUP_ALIGNMENT == 0 for width in widths)
+    return aligned and 2 * widths[1] > TILE_CHANNELS and widths[1] % TILE_CHANNELS != 0
 
 
 def block_of(size: int, least: int, most: int) -> int:
@@ -138,7 +180,7 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bo
 def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) -> Tile:
     """The tile of tma.py for a forward pass or a data gradient."""
     in_channels = _box_step(taps.in_channels, step_channels(dtype))
-    wide = taps.out_channels > 64
+    wide = taps.tile_channels > TILE_CHANNELS
     steps = taps.num_taps * triton.cdiv(taps.in_channels, in_channels)
     if not holds_large_tiles():
         return _small_box_tile(in_channels, wide, masked, pooled)
@@ -220,7 +262,7 @@ def shares_rows(taps: Filter, box: Box) -> bool:
     """
     whole = box[0] == 1 and box[1] > 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
     dense = taps.size[0] == 3 and taps.stride[0] == 1 and taps.dilation[0] == 1
-    return dense and whole and widens()
+    return dense and whole and not taps.by_group and widens()
 
 
 def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
@@ -229,7 +271,7 @@ def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     128->128 @112 with a mask takes 1.41 ms, and 1.77 ms by the best of `box_tile`.
     """
     parts = 2 if dtype == torch.float32 else 1
-    if taps.out_channels <= 64:
+    if taps.tile_channels == TILE_CHANNELS:
         return Tile(256, 64, step_channels(dtype), 4, 4, parts=parts)
     return Tile(128, 128, step_channels(dtype), 4, 5, parts=parts)
 

@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .bands import band_start
+from .bands import band_start, first_output, tiles_of
 from .epilogue import store_sums
 
 SIZES: Final = (
@@ -32,18 +32,20 @@ def conv_box_kernel(
     """Stride 1. A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
     The taps of a row of weights lie packed_h and packed_w elements apart. With BANDS a tile of
-    output channels reads a band of in_c input channels (bands.py), else the first in_c. The box is
-    operand B of the products. As operand A its reshape would go through registers, which gave wrong
-    sums that changed from run to run (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
+    output channels reads a band of in_c input channels (bands.py), else the first in_c. Where y has
+    an axis of groups, a tile lies in one group. The box is operand B of the products. As operand A
+    its reshape would go through registers, which gave wrong sums that changed from run to run
+    (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
     """
+    BY_GROUP: tl.constexpr = len(y_desc.block_shape) == 5
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
     tiles_w = tl.cdiv(width, BLOCK_W)
-    tiles_k = tl.cdiv(out_c, BLOCK_K)
+    tiles_k = tiles_of(out_c, out_width, BLOCK_K, BY_GROUP)
     tiles_c = tl.cdiv(in_c, BLOCK_C)
     num_tiles = tl.cdiv(num_samples, BLOCK_N) * tiles_h * tiles_w * tiles_k
     for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=FLATTEN):
-        k = tile % tiles_k * BLOCK_K
+        k = first_output(tile % tiles_k, out_width, BLOCK_K, BY_GROUP)
         box = tile // tiles_k
         w = box % tiles_w * BLOCK_W
         h = box // tiles_w % tiles_h * BLOCK_H
@@ -59,7 +61,7 @@ def conv_box_kernel(
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         store_sums(
             acc, bias_ptr, mask, (mask_n, mask_h, mask_w), y_desc, codes_ptr, moments_ptr,
-            n, h, w, k, num_samples, height, width, out_c,
+            n, h, w, k, num_samples, height, width, out_c, out_width,
             HAS_BIAS, HAS_MASK, BITS, RELU, POOL, OUT_PRECISION,
             BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
         )  # fmt: skip

@@ -13,7 +13,6 @@ from typing import Final
 from ..language.gluon import (
     gl,
     gluon,
-    load_box,
     mbarrier,
     reinterpreted,
     tma,
@@ -21,7 +20,8 @@ from ..language.gluon import (
     warpgroup_mma_wait,
 )
 from ..language.hopper import barriers, buffers, rounded, sum_of_ring
-from .bands import band_start
+from .bands import tiles_of
+from .epilogue import stop_of
 from .warp_specialized_epilogue import (
     fetch_mask,
     masked_by_bits,
@@ -30,6 +30,7 @@ from .warp_specialized_epilogue import (
     store_moments,
     store_tile,
 )
+from .warp_specialized_loads import load_tiles, tile_place
 
 SIZES: Final = (
     "num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -38,121 +39,55 @@ SIZES: Final = (
 
 
 @gluon.jit
-def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
-    """Sample, row, column and channel at which a tile starts. `block` has the sides of a tile."""
-    box = tile // tiles_k
-    n = box // (tiles_w * tiles_h) * block[0]
-    h = box // tiles_w % tiles_h * block[1]
-    return n, h, box % tiles_w * block[2], tile % tiles_k * block[3]
+def _add_part(acc, left, right, START: gl.constexpr, LENGTH: gl.constexpr):
+    """Start to add the products of LENGTH channels from channel START of a stage on."""
+    part = right.slice(START, LENGTH, dim=1).permute([1, 0])
+    return warpgroup_mma(left.slice(START, LENGTH, dim=1), part, acc, is_async=True)
 
 
 @gluon.jit
-def _band_of(k, bands, BANDS: gl.constexpr):
-    """The first input channel that the tile of output channels from k on reads."""
-    in_width, out_width, last_band = bands
-    return band_start(k, in_width, out_width, last_band) if BANDS else 0
-
-
-@gluon.jit
-def _load_boxes(
-    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-    bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
+def _sum_of_group(
+    acc, packed_bufs, x_bufs, full, empty, turn, count,
+    R: gl.constexpr, S: gl.constexpr, CHANNELS: gl.constexpr,
 ):  # fmt: skip
-    """Fill the ring of stages, one step of one tile after the other.
+    """`sum_of_ring` over CHANNELS input channels, of which the last step of a tap has the rest.
 
-    At stride 2 x has 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels].
+    A rest of 48 channels takes two products, 32 and 16, as sides are powers of two.
     """
-    STAGES: gl.constexpr = x_bufs.shape[0]
-    AXES: gl.constexpr = len(x_desc.block_type.shape)
-    BLOCK_C: gl.constexpr = x_desc.block_type.shape[AXES - 1]
-    num_tiles, tiles_h, tiles_w, tiles_k = tiles
-    pad_h, pad_w, dil_h, dil_w, packed_h, packed_w = offsets
-    stage = 0
-    phase = 1
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        band = _band_of(k, bands, BANDS)
-        for step in range(R * S * steps_c):
-            r = step % R
-            s = step // R // steps_c
-            c = step // R % steps_c * BLOCK_C
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
-            mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
-            row = r * dil_h - pad_h
-            column = s * dil_w - pad_w
-            if AXES == 5:
-                channel = (column & 1) * pitch + band + c
-                place = [n, h + (row >> 1), row & 1, w + (column >> 1), channel]
+    STAGES: gl.constexpr = packed_bufs.shape[0]
+    WIDTH: gl.constexpr = packed_bufs.shape[2]
+    BOX: gl.constexpr = [acc.shape[1], WIDTH]
+    STEPS: gl.constexpr = (CHANNELS + WIDTH - 1) // WIDTH * R
+    REST: gl.constexpr = (CHANNELS - 1) % WIDTH + 1
+    HIGH: gl.constexpr = WIDTH // 2 if REST > WIDTH // 2 else REST
+    stage = count % STAGES
+    phase = count // STAGES & 1
+    last = 0
+    for s in range(S):
+        for step in gl.static_range(STEPS):
+            mbarrier.wait(full.index(stage), phase)
+            left = packed_bufs.index(stage)
+            right = x_bufs.index(stage).reshape(BOX)
+            if step < STEPS - R or REST == WIDTH:
+                acc = warpgroup_mma(left, right.permute([1, 0]), acc, is_async=True)
+                acc = warpgroup_mma_wait(1, deps=[acc])
+            elif REST == HIGH:
+                acc = _add_part(acc, left, right, 0, REST)
+                acc = warpgroup_mma_wait(1, deps=[acc])
             else:
-                place = [n, h + row, w + column, band + c]
-            load_box(x_desc, place, bar, x_bufs.index(stage))
-            place = [k, r * packed_h + s * packed_w + c]
-            load_box(packed_desc, place, bar, packed_bufs.index(stage))
+                acc = _add_part(acc, left, right, 0, HIGH)
+                acc = _add_part(acc, left, right, HIGH, REST - HIGH)
+                acc = warpgroup_mma_wait(2, deps=[acc])
+            mbarrier.arrive(empty.index(last), pred=s + step > 0)
+            last = stage
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
-
-
-@gluon.jit
-def _load_rows(
-    x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
-    BANDS: gl.constexpr,
-):  # fmt: skip
-    """`_load_boxes` with stages of the rows that the R taps of a column read, and of R weights."""
-    BLOCK_C: gl.constexpr = x_rows.shape[2]
-    HEIGHT: gl.constexpr = BLOCK[1] + R - 1
-    BOX: gl.constexpr = x_desc.block_type.shape
-    EDGE: gl.constexpr = edge_desc.block_type.shape
-    num_tiles, tiles_h, tiles_w, tiles_k = tiles
-    pad_h, pad_w, _, dil_w, packed_h, packed_w = offsets
-    count = 0
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        band = _band_of(k, bands, BANDS)
-        for step in range(S * steps_c):
-            column = w - pad_w + step // steps_c * dil_w
-            c = step % steps_c * BLOCK_C
-            stage = count % full.shape[0]
-            mbarrier.wait(empty.index(stage), count // full.shape[0] & 1 ^ 1)
-            bar = full.index(stage)
-            mbarrier.expect(bar, x_desc.block_type.nbytes + edge_desc.block_type.nbytes)
-            rows = reinterpreted(x_rows.index(stage * HEIGHT), x_desc.dtype, BOX, x_desc.layout)
-            load_box(x_desc, [n, h - pad_h, column, band + c], bar, rows)
-            rows = x_rows.index(stage * HEIGHT + BLOCK[1])
-            rows = reinterpreted(rows, x_desc.dtype, EDGE, edge_desc.layout)
-            row = h - pad_h + BLOCK[1]
-            load_box(edge_desc, [n, row, column, band + c], bar, rows)
-
-            stage = count % packed_full.shape[0]
-            mbarrier.wait(packed_empty.index(stage), count // packed_full.shape[0] & 1 ^ 1)
-            bar = packed_full.index(stage)
-            mbarrier.expect(bar, R * packed_desc.block_type.nbytes)
-            for r in gl.static_range(R):
-                place = [k, r * packed_h + step // steps_c * packed_w + c]
-                buf = packed_bufs.index(stage * R + r)
-                load_box(packed_desc, place, bar, buf)
-            count += 1
-
-
-@gluon.jit
-def _load(
-    x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, pitch, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
-    ROWS: gl.constexpr, BANDS: gl.constexpr,
-):  # fmt: skip
-    if ROWS > 1:
-        _load_rows(
-            x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
-            packed_empty, tiles, steps_c, offsets, bands, R, S, BLOCK, BANDS,
-        )  # fmt: skip
-    else:
-        _load_boxes(
-            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-            bands, R, S, BLOCK, BANDS,
-        )  # fmt: skip
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index(last))
+    return acc
 
 
 @gluon.jit
@@ -189,25 +124,28 @@ def _sum_rows(
 @gluon.jit
 def _compute(
     bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
-    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, out_c, steps,
-    TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, LOADS_MASK: gl.constexpr,
-    BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
-    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, channels,
+    steps, R: gl.constexpr, S: gl.constexpr, TURN: gl.constexpr, BLOCK: gl.constexpr,
+    HAS_BIAS: gl.constexpr, LOADS_MASK: gl.constexpr, BITS: gl.constexpr, RELU: gl.constexpr,
+    POOL: gl.constexpr, ROUND: gl.constexpr,
+    CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, CHANNELS: gl.constexpr,
 ):  # fmt: skip
     """Compute and store every second tile from tile TURN on."""
+    BY_GROUP: gl.constexpr = CHANNELS > 0
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
     BLOCK_K: gl.constexpr = BLOCK[3]
     STORED: gl.constexpr = y_desc.block_type.shape
     DEPTH: gl.constexpr = 256 // x_bufs.dtype.primitive_bitwidth
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIXELS, DEPTH])
-    num_tiles, tiles_h, tiles_w, tiles_k = tiles
+    out_c, group = channels
+    num_tiles, _, _, tiles_k = tiles
     count = TURN * steps
     mask_phase = 0
     turn_phase = 1 - TURN
     first = gl.program_id(0) + TURN * gl.num_programs(0)
     for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
-        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        fetch_mask(mask, y_buf, masked, [n, h, w, k], LOADS_MASK)
+        n, h, w, k = tile_place(tile, tiles, group, BLOCK, BY_GROUP)
+        fetch_mask(mask, y_buf, masked, [n, h, w, k], group, LOADS_MASK)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
@@ -217,6 +155,8 @@ def _compute(
                 acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, other,
                 count, steps, ROWS, BLOCK,
             )  # fmt: skip
+        elif BY_GROUP:
+            acc = _sum_of_group(acc, packed_bufs, x_bufs, full, empty, other, count, R, S, CHANNELS)
         else:
             acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, other, count, steps)
         count += 2 * steps
@@ -234,30 +174,32 @@ def _compute(
             acc, tap = max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
             h = h // 2
             w = w // 2
-            store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
+            store_codes(codes_ptr, tap, n, h, w, k, sides, channels, STORED)
         if STORED[1] * 2 == BLOCK[1] and not POOL:
             upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
             place = [n, h, w, k]
             store_tile(
                 upper, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
-                place, sides, out_c, LOADS_MASK, CELL,
+                place, sides, channels, LOADS_MASK, CELL,
             )  # fmt: skip
             place = [n, h + STORED[1], w, k]
-            fetch_mask(mask, y_buf, masked, place, LOADS_MASK)
+            fetch_mask(mask, y_buf, masked, place, group, LOADS_MASK)
             store_tile(
                 lower, mask, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
-                place, sides, out_c, LOADS_MASK, CELL,
+                place, sides, channels, LOADS_MASK, CELL,
             )  # fmt: skip
         else:
             place = [n, h, w, k]
             store_tile(
                 acc, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
-                place, sides, out_c, LOADS_MASK, CELL,
+                place, sides, channels, LOADS_MASK, CELL,
             )  # fmt: skip
             mask_phase ^= 1
         if MOMENTS:
             y = acc.to(y_desc.dtype).to(gl.float32)
-            store_moments(moments_ptr, y, tile // tiles_k, [n, h, w, k], sides, out_c, BLOCK)
+            place = [n, h, w, k]
+            stop = stop_of(k, out_c, group, BY_GROUP)
+            store_moments(moments_ptr, y, tile // tiles_k, place, sides, out_c, stop, BLOCK)
     tma.store_wait(0)
 
 
@@ -277,6 +219,7 @@ def conv_specialized_kernel(
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, BANDS: gl.constexpr,
+    CHANNELS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -284,17 +227,19 @@ def conv_specialized_kernel(
 
     At stride 2 a tap reads one of the four maps of even or odd rows and columns. The taps of a row
     of weights lie packed_h and packed_w elements apart. With BANDS a tile of output channels reads
-    a band of in_c input channels (bands.py), else the first in_c. With POOL the maxima of windows
-    2x2 are stored; height and width then count only rows and columns in windows, and boxes have at
-    least 8 columns, so that no two threads share a window. CELL, if not 0, is the side of cells of
-    the stored map whose sums are stored. With MOMENTS the moments of each box are stored.
+    a band of in_c input channels (bands.py), else the first in_c. With CHANNELS, if not 0, a tile
+    lies in one group, and only these channels of its band are summed. With POOL the maxima of
+    windows 2x2 are stored; height and width then count only rows and columns in windows, and boxes
+    have at least 8 columns, so that no two threads share a window. CELL, if not 0, is the side of
+    cells of the stored map whose sums are stored. With MOMENTS the moments of each box are stored.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
+    BY_GROUP: gl.constexpr = CHANNELS > 0
     SIDE: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # of a cell or of a window
     sides = (num_samples, height // SIDE, width // SIDE)
     tiles_h = gl.cdiv(height, BLOCK[1])
     tiles_w = gl.cdiv(width, BLOCK[2])
-    tiles_k = gl.cdiv(out_c, BLOCK[3])
+    tiles_k = tiles_of(out_c, out_width, BLOCK[3], BY_GROUP)
     num_tiles = gl.cdiv(num_samples, BLOCK[0]) * tiles_h * tiles_w * tiles_k
     tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
     steps_c = gl.cdiv(in_c, packed_desc.block_type.shape[1])
@@ -313,6 +258,7 @@ def conv_specialized_kernel(
         packed_empty = empty
     LOADS_MASK: gl.constexpr = HAS_MASK and not BITS
     masked = barriers(2, 1) if LOADS_MASK else turns
+    channels = (out_c, out_width)
     mask_places = (num_samples, height, width, mask_n, mask_h, mask_w)
     packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
     y_bufs = buffers(y_desc, 2)
@@ -321,20 +267,20 @@ def conv_specialized_kernel(
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
-                tiles, sides, mask_places, out_c, steps,
-                0, BLOCK, HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+                tiles, sides, mask_places, channels, steps, R, S, 0, BLOCK,
+                HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
             )),
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
-                tiles, sides, mask_places, out_c, steps,
-                1, BLOCK, HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+                tiles, sides, mask_places, channels, steps, R, S, 1, BLOCK,
+                HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
             )),
-            (_load, (
+            (load_tiles, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
                 full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
                 (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w),
-                (in_width, out_width, last_band), R, S, BLOCK, ROWS, BANDS,
+                (in_width, out_width, last_band), R, S, BLOCK, ROWS, BANDS, BY_GROUP,
             )),
         ],
         [4, 1],

@@ -1,16 +1,23 @@
 """Epilogues of warp_specialized.py: stores of a tile, of its sums, of codes and of moments."""
 
 from ..language.gluon import fence_async_shared, gl, gluon, load_box, mbarrier, store_box, tma
-from .epilogue import max_of_taps
+from .epilogue import max_of_taps, place_of, stop_of
 
 
 @gluon.jit
-def fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr) -> None:
+def _place_in(desc, place, group):
+    """The place in a map, or in one with an axis of groups of `group` channels."""
+    n, h, w, k = place
+    return place_of(n, h, w, k, group, len(desc.block_type.shape) == 5)
+
+
+@gluon.jit
+def fetch_mask(mask_desc, y_buf, masked, place, group, HAS_MASK: gl.constexpr) -> None:
     """Start the load of the next tile's mask to y_buf, from which that tile will be stored."""
     if HAS_MASK:
         tma.store_wait(0)
         mbarrier.expect(masked, mask_desc.block_type.nbytes)
-        load_box(mask_desc, place, masked, y_buf)
+        load_box(mask_desc, _place_in(mask_desc, place, group), masked, y_buf)
 
 
 @gluon.jit
@@ -51,10 +58,13 @@ def masked_by_bits(acc, words_ptr, places, place, out_c, BLOCK: gl.constexpr) ->
 
 @gluon.jit
 def store_tile(
-    acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
+    acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, channels,
     HAS_MASK: gl.constexpr, CELL: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Store acc [channels, pixels] at `place`, masked, and with CELL the sums of its cells."""
+    """Store acc [channels, pixels] at `place`, masked, and with CELL the sums of its cells.
+
+    `channels` are those of the map, and of a group where maps have an axis of groups.
+    """
     y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
     if HAS_MASK:
         mbarrier.wait(masked, mask_phase)
@@ -64,9 +74,11 @@ def store_tile(
         tma.store_wait(0)
     y_buf.store(y)
     fence_async_shared()
-    store_box(y_desc, place, y_buf)
+    store_box(y_desc, _place_in(y_desc, place, channels[1]), y_buf)
     if CELL > 0:
-        _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL)
+        BY_GROUP: gl.constexpr = len(y.shape) == 5
+        stop = stop_of(place[3], channels[0], channels[1], BY_GROUP)
+        _store_cell_sums(sums_ptr, y, place, sides, channels[0], stop, CELL)
 
 
 @gluon.jit
@@ -82,39 +94,46 @@ def max_of_windows(y, BLOCK: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
 
 
 @gluon.jit
-def store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr) -> None:
-    """Store the taps [channels, windows] of the box of windows at (n, h, w) as argmax codes."""
+def store_codes(codes_ptr, tap, n, h, w, k, sides, channels, BLOCK: gl.constexpr) -> None:
+    """Store the taps [channels, windows] of the box of windows at (n, h, w) as argmax codes.
+
+    BLOCK is a block of the map, with an axis of groups where that has one.
+    """
     num_samples, height, width = sides
+    out_c, group = channels
+    stop = stop_of(k, out_c, group, len(BLOCK) == 5)
+    BLOCK_K: gl.constexpr = tap.shape[0]
     WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
-    fours = tap.reshape([BLOCK[3] // 4, 4, WINDOWS])
+    fours = tap.reshape([BLOCK_K // 4, 4, WINDOWS])
     COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, fours.type.layout))
     places = gl.expand_dims(gl.expand_dims(2 * gl.arange(0, 4, COLUMN), 0), 2)
     codes = gl.sum(fours << places, axis=1)  # [channels / 4, windows]
-    byte = k // 4 + gl.arange(0, BLOCK[3] // 4, gl.SliceLayout(1, codes.type.layout))
+    byte = k // 4 + gl.arange(0, BLOCK_K // 4, gl.SliceLayout(1, codes.type.layout))
     window = gl.arange(0, WINDOWS, gl.SliceLayout(0, codes.type.layout))
     sample = n + window // (BLOCK[1] * BLOCK[2])
     row = h + window // BLOCK[2] % BLOCK[1]
     column = w + window % BLOCK[2]
     offs = ((sample.to(gl.int64) * height + row) * width + column) * (out_c // 4)
     mask_w = (sample < num_samples) & (row < height) & (column < width)
-    mask = gl.expand_dims(byte < out_c // 4, 1) & gl.expand_dims(mask_w, 0)
+    mask = gl.expand_dims(byte < stop // 4, 1) & gl.expand_dims(mask_w, 0)
     ptrs = codes_ptr + gl.expand_dims(offs, 0) + gl.expand_dims(byte, 1)
     gl.store(ptrs, codes.to(gl.uint8), mask=mask)
 
 
 @gluon.jit
-def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
+def _store_cell_sums(sums_ptr, y, place, sides, out_c, stop, CELL: gl.constexpr):
     """Store the sums of the cells of the box y at `place`, in the order of grad_bias.py."""
     n, h, w, k = place
     num_samples, height, width = sides
     ROWS: gl.constexpr = y.shape[1] // CELL
     COLUMNS: gl.constexpr = y.shape[2] // CELL
-    sums = _quarters(y.to(gl.float32).reshape([y.shape[0] * y.shape[1], y.shape[2], y.shape[3]]))
+    CHANNELS: gl.constexpr = y.shape[len(y.shape) - 1]
+    sums = _quarters(y.to(gl.float32).reshape([y.shape[0] * y.shape[1], y.shape[2], CHANNELS]))
     if CELL >= 4:
         sums = _quarters(sums)
     if CELL >= 8:
         sums = _quarters(sums)
-    sums = sums.reshape([sums.shape[0] * COLUMNS, y.shape[3]])
+    sums = sums.reshape([sums.shape[0] * COLUMNS, CHANNELS])
     cell = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
     offs_k = k + gl.arange(0, sums.shape[1], gl.SliceLayout(0, sums.type.layout))
     sample = n + cell // (ROWS * COLUMNS)
@@ -122,13 +141,13 @@ def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
     column = w // CELL + cell % COLUMNS
     offs = ((sample.to(gl.int64) * height + row) * width + column) * out_c
     mask_n = (sample < num_samples) & (row < height) & (column < width)
-    mask = gl.expand_dims(mask_n, 1) & gl.expand_dims(offs_k < out_c, 0)
+    mask = gl.expand_dims(mask_n, 1) & gl.expand_dims(offs_k < stop, 0)
     gl.store(sums_ptr + gl.expand_dims(offs, 1) + gl.expand_dims(offs_k, 0), sums, mask=mask)
 
 
 @gluon.jit
-def store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr) -> None:
-    """Store the moments of y [channels, pixels], the box at `place`."""
+def store_moments(moments_ptr, y, cell, place, sides, out_c, stop, BLOCK: gl.constexpr) -> None:
+    """Store the moments of y [channels, pixels], the box at `place`, up to channel `stop`."""
     n, h, w, k = place
     num_samples, height, width = sides
     PIXELS: gl.constexpr = y.shape[1]
@@ -148,8 +167,8 @@ def store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr
         squares = gl.sum(off * off, 1)
     offs_k = k + gl.arange(0, BLOCK[3], gl.SliceLayout(1, y.type.layout))
     ptrs = moments_ptr + cell.to(gl.int64) * 2 * out_c + offs_k
-    gl.store(ptrs, mean, mask=offs_k < out_c)
-    gl.store(ptrs + out_c, squares, mask=offs_k < out_c)
+    gl.store(ptrs, mean, mask=offs_k < stop)
+    gl.store(ptrs + out_c, squares, mask=offs_k < stop)
 
 
 @gluon.jit

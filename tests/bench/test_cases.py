@@ -40,11 +40,13 @@ def test_layers_in_groups_are_those_of_the_networks() -> None:
     counts = {name: sum(layer.count for layer in NETWORKS[name]) for name in GROUPED}
     assert counts == {
         "resnext50": 16, "resnext101": 33, "regnet_y_400mf": 16, "regnet_y_3_2gf": 21,
+        "regnet_y_16gf": 18,
     }  # fmt: skip
     shapes = [(layer.side, layer.shape, layer.stride) for layer in NETWORKS["resnext50"]]
     assert shapes[:2] == [(56, (128, 4, 3, 3), 1), (56, (256, 8, 3, 3), 2)]
     assert shapes[-1] == (7, (1024, 32, 3, 3), 1)
-    assert {layer.shape[1] for layer in NETWORKS["regnet_y_3_2gf"]} == {24}
+    widths = {name: {layer.shape[1] for layer in NETWORKS[name]} for name in GROUPED}
+    assert (widths["regnet_y_3_2gf"], widths["regnet_y_16gf"]) == ({24}, {112})
 
 
 def test_rows_are_of_all_sets_and_each_once() -> None:

@@ -146,6 +146,7 @@ RESNEXT50: Final = _resnext(4, (3, 4, 6, 3))
 RESNEXT101: Final = _resnext(8, (3, 4, 23, 3))
 REGNET_Y_400MF: Final = _in_groups(112, (48, 104, 208, 440), (1, 3, 6, 6), 8)
 REGNET_Y_3_2GF: Final = _in_groups(112, (72, 216, 576, 1512), (2, 5, 13, 1), 24)
+REGNET_Y_16GF: Final = _in_groups(112, (224, 448, 1232, 3024), (2, 4, 11, 1), 112)
 NETWORKS: Final = {
     "vgg16": VGG16,
     "resnet50": RESNET50,
@@ -153,8 +154,9 @@ NETWORKS: Final = {
     "resnext101": RESNEXT101,  # 32x8d
     "regnet_y_400mf": REGNET_Y_400MF,
     "regnet_y_3_2gf": REGNET_Y_3_2GF,
+    "regnet_y_16gf": REGNET_Y_16GF,
 }
-GROUPED: Final = ("resnext50", "resnext101", "regnet_y_400mf", "regnet_y_3_2gf")
+GROUPED: Final = ("resnext50", "resnext101", "regnet_y_400mf", "regnet_y_3_2gf", "regnet_y_16gf")
 SMALL: Final = Layer(7, 8, 16, 3, 2)  # which tests compare with cuDNN's counterpart
 SMALL_GROUPED: Final = Layer(7, 64, 64, 3, 2, groups=16)
 

@@ -120,7 +120,11 @@ def _sums(partials: Tensor, tile: Tile, taps: Filter) -> TensorDescriptor | Tens
     """What `store_sum` takes."""
     if taps.sums_by_pointers:
         return partials
-    by_tap = partials.view(*partials.shape[:2], -1, partials.shape[4])
+    by_tap = partials.flatten(2, 3)
+    if taps.by_group:
+        by_group = by_tap.unflatten(1, (-1, taps.widths[1]))
+        block = [1, 1, tile.out_channels, 1, tile.in_channels]
+        return TensorDescriptor.from_tensor(by_group, block)
     return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
 
 
@@ -138,7 +142,12 @@ def _bands(taps: Filter) -> tuple[int, ...] | None:
     """What `first_channel` and `places_of` take."""
     if not taps.has_bands and not taps.sums_by_pointers:
         return None
-    return (*taps.widths, taps.last_band, taps.channels[1], taps.num_taps)
+    return (*taps.widths, _last_band(taps), taps.channels[1], taps.num_taps)
+
+
+def _last_band(taps: Filter) -> int:
+    """The last first channel of a band. A group's own tiles begin with its first channel."""
+    return taps.channels[0] if taps.by_group else taps.last_band
 
 
 def _launch_transposed(
@@ -151,10 +160,10 @@ def _launch_transposed(
         swizzled(x, [samples, 1, columns, tile.in_channels]),
         swizzled(dy, [samples, 1, columns, tile.out_channels]),
         partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.channels[1],
-        *taps.widths, taps.last_band,
+        *taps.widths, _last_band(taps),
         work.unit, work.splits // tile.parts, splits.start // tile.parts, *taps.padding,
-        S=taps.size[1], BANDS=taps.has_bands, X_STAGES=3, DY_STAGES=tile.num_stages,
-        num_warps=tile.num_warps,
+        S=taps.size[1], BANDS=taps.has_bands, BY_GROUP=taps.by_group,
+        X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -177,7 +186,7 @@ def _launch_flat(
         splits.start, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers, BY_GROUP=taps.by_group,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
@@ -196,7 +205,7 @@ def _launch_per_sample(
         splits.start, *taps.padding, *taps.dilation,
         **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers,
+        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers, BY_GROUP=taps.by_group,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 

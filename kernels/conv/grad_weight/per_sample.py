@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .program_steps import add_products, first_channel, load_sum, part_of, share_of, store_sum
+from .program_steps import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
@@ -29,13 +29,13 @@ def grad_weight_samples_kernel(
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    SWAP: tl.constexpr, MERGED: tl.constexpr, STAGES: tl.constexpr,
+    SWAP: tl.constexpr, MERGED: tl.constexpr, BY_GROUP: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program sums one tap. A unit is BLOCK_N samples, a step one output that the tap reaches."""
     k, c, tap, split = part_of(
-        tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R * S, BLOCK_K, BLOCK_C
+        tl.program_id(0), in_c, out_c, bands, R * S, BLOCK_K, BLOCK_C, BY_GROUP
     )
-    c += first_channel(k, bands)
     shift_h = tap // S * dil_h - pad_h
     shift_w = tap % S * dil_w - pad_w
     first_h, num_h = _valid_outputs(shift_h, in_h, out_h, STRIDE_H)
@@ -43,7 +43,7 @@ def grad_weight_samples_kernel(
     start, share = share_of(range_start + split, splits, num_h * num_w)
     home_h, home_w = first_h + start // tl.maximum(num_w, 1), first_w + start % tl.maximum(num_w, 1)
     n, h, w, left = 0, home_h, home_w, share
-    acc = load_sum(sums, bands, split, k, tap, c, FIRST, SWAP, MERGED, BLOCK_K, BLOCK_C)
+    acc = load_sum(sums, bands, split, k, tap, c, FIRST, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
     for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
         dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
@@ -57,4 +57,4 @@ def grad_weight_samples_kernel(
         h = tl.where(left == 0, home_h, h)
         w = tl.where(left == 0, home_w, w)
         left = tl.where(left == 0, share, left)
-    store_sum(sums, bands, acc, split, k, tap, c, SWAP, MERGED, BLOCK_K, BLOCK_C)
+    store_sum(sums, bands, acc, split, k, tap, c, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)

@@ -7,18 +7,24 @@ launch has a program for each split of a range, which begins with split `range_s
 import triton
 import triton.language as tl
 
-from ..bands import band_start
+from ..bands import band_start, first_output, tiles_of
 
 
 @triton.jit
 def part_of(
-    pid, tiles_k, tiles_c,
-    NUM_TAPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    pid, in_c, out_c, bands,
+    NUM_TAPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BY_GROUP: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """First output channel, first input channel, tap and split in the range of a program."""
+    """First output channel, first input channel, tap and split in the range of a program.
+
+    The input channels of a tile are among in_c of a band, its output channels among out_c of a map.
+    """
+    group = out_c if bands is None else bands[1]
+    tiles_c, tiles_k = tl.cdiv(in_c, BLOCK_C), tiles_of(out_c, group, BLOCK_K, BY_GROUP)
     tap = pid % NUM_TAPS
     c = pid // NUM_TAPS % tiles_c * BLOCK_C
-    k = pid // (NUM_TAPS * tiles_c) % tiles_k * BLOCK_K
+    k = first_output(pid // (NUM_TAPS * tiles_c) % tiles_k, group, BLOCK_K, BY_GROUP)
+    c += first_channel(k, bands)
     return k, c, tap, pid // (NUM_TAPS * tiles_c * tiles_k)
 
 
@@ -93,19 +99,26 @@ def places_of(offs_k, tap, offs_c, bands) -> tuple[tl.tensor, tl.tensor]:
 
 
 @triton.jit
+def _place_of(split, k, tap, c, bands, BY_GROUP: tl.constexpr):
+    """The place of a tile in a descriptor of sums. BY_GROUP that has an axis of groups."""
+    own = c - first_channel(k, bands)
+    return (split, k // bands[1], k % bands[1], tap, own) if BY_GROUP else (split, k, tap, own)
+
+
+@triton.jit
 def load_sum(
     sums, bands, split, k, tap, c, FIRST: tl.constexpr, SWAP: tl.constexpr, MERGED: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    BY_GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The running sum [BLOCK_K, BLOCK_C] of earlier launches, 0 for FIRST; with SWAP transposed.
 
-    `sums` are a descriptor, or a pointer where blocks have MERGED groups.
+    `sums` are a descriptor, or a pointer where blocks have MERGED groups. BY_GROUP a tile lies in
+    one group, and values beyond it are 0.
     """
     if FIRST:
         acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
     elif not MERGED:
-        own = c - first_channel(k, bands)
-        acc = sums.load([split, k, tap, own]).reshape(BLOCK_K, BLOCK_C)
+        acc = sums.load(_place_of(split, k, tap, c, bands, BY_GROUP)).reshape(BLOCK_K, BLOCK_C)
     else:
         offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
         offs, mask = places_of(offs_k, tap, offs_c, bands)
@@ -116,14 +129,12 @@ def load_sum(
 @triton.jit
 def store_sum(
     sums, bands, acc, split, k, tap, c, SWAP: tl.constexpr, MERGED: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    BY_GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the running sum, which is transposed with SWAP; where groups are MERGED their own."""
+    """Store the running sum, which is transposed with SWAP; only products within a group."""
     acc = acc.T if SWAP else acc
     if not MERGED:
-        sums.store(
-            [split, k, tap, c - first_channel(k, bands)], acc.reshape(1, BLOCK_K, 1, BLOCK_C)
-        )
+        sums.store(_place_of(split, k, tap, c, bands, BY_GROUP), acc.reshape(sums.block_shape))
     else:
         offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
         offs, mask = places_of(offs_k, tap, offs_c, bands)

@@ -6,7 +6,6 @@ this file are of VGG-16's layers with 256 samples, "in -> out channels @height" 
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -29,23 +28,19 @@ from ..tiles import (
     step_channels,
 )
 from .running_sums import GradWeightPlan
+from .splits import NBYTES_RATE, splits_of
 
 Kernel = Literal["transposed", "flat", "taps", "per_sample", "im2col", "gather"]
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
+STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
 UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
 TRANSPOSED_UNIT_STEPS: Final = 2048
 UNIT_SAMPLES: Final = 64  # samples of a unit, at most
-MOST_NBYTES: Final = 128 << 20  # bytes of a layer's running sums, at most
 TRANSPOSED_PIXELS: Final = 32  # pixels of a step of the kernel that transposes x
-EDGE_SPLITS: Final = (1, 2, 4)  # numbers of edge splits to choose from
-IDLE_COST: Final = 0.5  # weight of the time of idle programs: the others run faster meanwhile
 SAMPLES: Final = 256  # samples of the launch for which splits are chosen
 FLOPS_RATE: Final = 7e14  # operations a second of an H200
-NBYTES_RATE: Final = 4e12  # bytes a second of an H200
-SUM_PASSES: Final = 3  # writes and reads of the running sums by the launches of a batch
-SPLIT_S: Final = 1e-7  # seconds to add a split, without the time of its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,8 @@ def _work_of(
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
     programs = _programs(layer.taps, tile) // sums
     slots = sms * (1 if kernel == "transposed" else _residents(tile, sums, layer.dtype, shared))
-    splits, edges = _splits(programs, steps, edge, slots, layer)
+    sums_nbytes = _weight_nbytes(layer.taps)
+    splits, edges = splits_of(programs, steps, edge, slots, sums_nbytes, _launch_s(layer))
     return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges)
 
 
@@ -161,9 +157,11 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
         return "im2col"
     if has_gluon and _suits_transposing(layer):
         return "transposed"
-    if layer.out_pixels <= SMALL_MAP:
+    is_flat = _is_flat(layer)
+    strided = layer.taps.by_group and not is_flat
+    if layer.out_pixels <= (STRIDED_MAP if strided else SMALL_MAP):
         return "per_sample"
-    if not _is_flat(layer):
+    if not is_flat:
         return "gather"
     return "taps" if _shares_taps(layer) else "flat"
 
@@ -315,26 +313,6 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
     return max(1, min(shared // (tile.num_stages * staged + 1024), 65536 // registers))
 
 
-# Splits
-
-
-def _splits(
-    programs: int, steps: int, edge: int, slots: int, layer: GradWeightShape
-) -> tuple[int, int]:
-    """Splits and edge splits of the least cost of idle programs and of sums."""
-    nbytes = _weight_nbytes(layer.taps)
-    added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / _launch_s(layer)
-    least = programs * (steps + edge) / slots
-
-    def cost(numbers: tuple[int, int]) -> float:
-        idle = _rounds(programs, steps, edge, slots, numbers) / least - 1
-        return IDLE_COST * idle + added * sum(numbers)
-
-    most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
-    edge_splits = EDGE_SPLITS if edge else (0,)
-    return min(itertools.product(range(1, most + 1), edge_splits), key=cost)
-
-
 def _launch_s(layer: GradWeightShape) -> float:
     """Seconds that a launch over SAMPLES samples takes at least."""
     taps, (in_channels, out_channels) = layer.taps, layer.taps.channels
@@ -343,14 +321,3 @@ def _launch_s(layer: GradWeightShape) -> float:
     values = layer.out_pixels * out_channels + in_pixels * in_channels
     nbytes = values * layer.dtype.itemsize
     return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
-
-
-def _rounds(programs: int, steps: int, edge: int, slots: int, numbers: tuple[int, int]) -> int:
-    """Steps until the last program ends. Edge splits fill the free slots of the last round."""
-    splits, edges = numbers
-    rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
-    if edges == 0:
-        return rounds * share
-    edge_share = cdiv(edge, edges)
-    room = (rounds * slots - programs * splits) * (share // edge_share)
-    return rounds * share + (0 if room >= programs * edges else edge_share)

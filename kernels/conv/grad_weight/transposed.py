@@ -21,7 +21,7 @@ from ...language.gluon import (
     warpgroup_mma_wait,
 )
 from ...language.hopper import barriers, buffers
-from ..bands import band_start
+from ..bands import band_start, first_output, tiles_of
 from .transposed_layouts import (
     CHANNELS,
     DY_LAYOUT,
@@ -49,17 +49,18 @@ ROWS: Final = gl.constexpr(8)  # rows of x in the ring, of which three are read 
 
 
 @gluon.jit
-def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr):
+def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr, BY_GROUP):
     """First output channel, first input channel, tap column, split in the range of a program.
 
     `channels` are the input channels of a band, the output channels of the map, both of a group,
-    and the first channel of the last band (bands.py). BLOCK are the samples, columns and output
-    channels of a step.
+    and the first channel of the last band (bands.py). BY_GROUP a tile lies in one group. BLOCK are
+    the samples, columns and output channels of a step.
     """
-    tiles_c, tiles_k = gl.cdiv(channels[0], CHANNELS), gl.cdiv(channels[1], BLOCK[2])
+    tiles_c = gl.cdiv(channels[0], CHANNELS)
+    tiles_k = tiles_of(channels[1], channels[3], BLOCK[2], BY_GROUP)
     pid = gl.program_id(0)
     c = pid // S % tiles_c * CHANNELS
-    k = pid // (S * tiles_c) % tiles_k * BLOCK[2]
+    k = first_output(pid // (S * tiles_c) % tiles_k, channels[3], BLOCK[2], BY_GROUP)
     if BANDS:
         c += band_start(k, channels[2], channels[3], channels[4])
     return k, c, pid % S, pid // (S * tiles_c * tiles_k)
@@ -87,14 +88,14 @@ def _strips_of(index, start, share, cut, BLOCK: gl.constexpr):
 @gluon.jit
 def _load(
     x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty, channels, padding, cut,
-    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
+    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Fill the rings of loaded rows of x and dy."""
     X_STAGES: gl.constexpr = x_bufs.shape[0]
     DY_STAGES: gl.constexpr = dy_bufs.shape[0]
     num_samples, out_h, out_w, unit, _, _ = cut
     pad_h, pad_w = padding
-    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS)
+    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS, BY_GROUP)
     start, share = _share_of(split, cut, BLOCK)
     strips = gl.cdiv(out_w, BLOCK[1])
     x_stage = 0
@@ -131,7 +132,7 @@ def _load(
 @gluon.jit
 def _transpose(
     x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut,
-    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
+    S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Transpose rows of x, one after the other.
 
@@ -140,7 +141,7 @@ def _transpose(
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     num_samples, _, _, unit, _, _ = cut
-    _, _, _, split = _tile_of(channels, S, BLOCK, BANDS)
+    _, _, _, split = _tile_of(channels, S, BLOCK, BANDS, BY_GROUP)
     start, share = _share_of(split, cut, BLOCK)
     stage = 0
     phase = 0
@@ -189,10 +190,19 @@ def _add_row(upper, mid, lower, dy, xt_bufs, xt_full, x_row):
 
 @gluon.jit
 def _sums_at(
-    partials_ptr, row, tap, offs_k, offs_c, channels, S: gl.constexpr, BANDS: gl.constexpr
+    partials_ptr, at, offs_k, offs_c, channels, S: gl.constexpr, BANDS: gl.constexpr,
+    BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Pointers to the sums of a tap of the first row, their mask, and the step to the next row."""
+    row, tap, k = at
     in_c, out_c, in_width, out_width, _ = channels
+    if BY_GROUP:
+        group = k // out_width
+        offs_c -= group * in_width
+        offs_tap = (row.to(gl.int64) * out_c + offs_k) * (3 * S) + tap
+        ptrs = partials_ptr + gl.expand_dims(offs_tap, 1) * in_width + gl.expand_dims(offs_c, 0)
+        inside = gl.expand_dims(offs_k < (group + 1) * out_width, 1)
+        return ptrs, inside & gl.expand_dims(offs_c < in_width, 0), S * in_width
     if BANDS:
         # Outputs beyond the map have no group. One comparison and sums of a row's and a column's
         # offset keep pointers and masks out of registers.
@@ -218,6 +228,7 @@ def _release(empty, start, stop):
 def _sum(
     partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
     channels, cut, GROUP: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
+    BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Sum the products of a group's 64 channels, or of every second row if a block has only 64.
 
@@ -228,23 +239,25 @@ def _sum(
     OWN: gl.constexpr = GROUP % EVERY
     HALF: gl.constexpr = GROUP - OWN
     num_samples, out_h, _, unit, _, _ = cut
-    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS)
+    k, c, tap, split = _tile_of(channels, S, BLOCK, BANDS, BY_GROUP)
     start, share = _share_of(split, cut, BLOCK)
     offs_k = k + HALF * CHANNELS + gl.arange(0, CHANNELS, gl.SliceLayout(1, PARTIALS))
     offs_c = c + gl.arange(0, CHANNELS, gl.SliceLayout(0, PARTIALS))
-    row = EVERY * split + OWN
+    at = (EVERY * split + OWN, tap, k)
     if BANDS:
         # Triton 3.6 would keep pointers from here to the stores and spill 3.6 KB of registers.
         upper = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
         mid = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
         lower = gl.zeros([CHANNELS, CHANNELS], gl.float32, SUMS)
         if first == 0:
-            ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+            ptrs, mask, below = _sums_at(
+                partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP
+            )
             upper = load_sum(ptrs, mask)
             mid = load_sum(ptrs + below, mask)
             lower = load_sum(ptrs + 2 * below, mask)
     else:
-        ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+        ptrs, mask, below = _sums_at(partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP)
         upper = load_sum(ptrs, mask & (first == 0))
         mid = load_sum(ptrs + below, mask & (first == 0))
         lower = load_sum(ptrs + 2 * below, mask & (first == 0))
@@ -279,7 +292,7 @@ def _sum(
         _release(xt_empty, kept, x_rows)
         kept = x_rows + 0
     if BANDS:
-        ptrs, mask, below = _sums_at(partials_ptr, row, tap, offs_k, offs_c, channels, S, BANDS)
+        ptrs, mask, below = _sums_at(partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP)
     store_sum(ptrs, upper, mask)
     store_sum(ptrs + below, mid, mask)
     store_sum(ptrs + 2 * below, lower, mask)
@@ -290,7 +303,8 @@ def grad_weight_transposed_kernel(
     x_desc, dy_desc, partials_ptr,
     first, num_samples, out_h, out_w, in_c, out_c, in_width, out_width, last_band,
     unit, splits, range_start, pad_h, pad_w,
-    S: gl.constexpr, BANDS: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
+    S: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
+    X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Weight gradient of filters of three rows at stride 1. A step is a row of 32 pixels.
 
@@ -315,18 +329,19 @@ def grad_weight_transposed_kernel(
         [
             (_sum, (
                 partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
-                channels, cut, 0, S, BLOCK, BANDS,
+                channels, cut, 0, S, BLOCK, BANDS, BY_GROUP,
             )),
             (_sum, (
                 partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
-                channels, cut, 1, S, BLOCK, BANDS,
+                channels, cut, 1, S, BLOCK, BANDS, BY_GROUP,
             )),
             (_transpose, (
                 x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut, S, BLOCK, BANDS,
+                BY_GROUP,
             )),
             (_load, (
                 x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty,
-                channels, (pad_h, pad_w), cut, S, BLOCK, BANDS,
+                channels, (pad_h, pad_w), cut, S, BLOCK, BANDS, BY_GROUP,
             )),
         ],
         [4, 4, 1],

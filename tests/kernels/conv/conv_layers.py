@@ -87,6 +87,17 @@ BANDS = {  # convolutions in groups whose bands of input channels TMA can move
     "wide": Shape((2, 3, 3), (256, 256), (1, 1), padding=(0, 0), groups=2, precision="tf32"),
     "more outputs": Shape((2, 4, 4), (64, 128), groups=16, precision="tf32"),
     "fewer outputs": Shape((2, 4, 4), (256, 64), groups=8, precision="tf32"),
+    "forties": Shape((2, 5, 4), (120, 120), groups=3, precision="tf32"),
+    "forties, stride 2": Shape((2, 6, 8), (80, 80), stride=(2, 2), groups=2, precision="tf32"),
+    "fifty-sixes, one by one": Shape(
+        (2, 3, 4), (168, 168), (1, 1), padding=(0, 0), groups=3, precision="tf32"
+    ),
+    "seventy-twos, odd sides": Shape(
+        (2, 7, 5), (144, 144), stride=(2, 2), groups=2, precision="tf32"
+    ),
+    "hundred and twelves": Shape((1, 4, 4), (224, 224), groups=2, precision="tf32"),
+    "tiles beside groups": Shape((1, 3, 3), (272, 272), groups=2, precision="tf32"),
+    "forties to eighties": Shape((2, 4, 3), (80, 160), groups=2, precision="tf32"),
     "one channel to two": Shape((2, 4, 4), (40, 80), groups=40, precision="tf32"),
 }
 DESCRIPTOR = {

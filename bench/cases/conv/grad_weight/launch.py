@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bench.cases.case import At, KernelCase
-from bench.cases.conv.conv2d import CHECKED, EXACT, HALF, WIDE
+from bench.cases.conv.conv2d_settings import CHECKED, EXACT, HALF, WIDE
 from bench.cases.conv.layers import Layer, Tensors, measured, measured_in_groups, of_layer
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
@@ -117,6 +117,11 @@ COMPILED: Final = (
     *_both_runs(Layer(112, 72, 72, stride=2, groups=3), HALF),
     *_both_runs(Layer(28, 216, 216, groups=9), HALF),
     *_both_runs(Layer(56, 64, 128, groups=8), HALF),
+    *_both_runs(Layer(56, 224, 224, groups=2), HALF),
+    *_both_runs(Layer(56, 224, 224, groups=2), WIDE),
+    *_both_runs(Layer(112, 224, 224, stride=2, groups=2), HALF),
+    *_both_runs(Layer(14, 560, 560, groups=10), HALF),
+    *_both_runs(Layer(28, 464, 464, groups=2), HALF),
     *_both_runs(Layer(56, 128, 256, groups=2), HALF),
     *_both_runs(Layer(14, 128, 128, groups=32), EXACT),
     *_both_runs(Layer(14, 36, 36, groups=9), HALF, wgmma=False),
