@@ -26,7 +26,7 @@ from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
-from .per_sample import grad_weight_samples_kernel
+from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
 from .running_sums import GradWeightPlan
 from .split_plan import (
     GradWeightShape,
@@ -196,9 +196,13 @@ def _launch_per_sample(
     splits: range,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    num_samples = x.shape[0]
-    grad_weight_samples_kernel[(work.programs * len(splits),)](
-        TensorDescriptor.from_tensor(flat_samples(x), [tile.pixels, tile.in_channels]),
+    num_samples, kernel = x.shape[0], grad_weight_samples_kernel
+    source, block = flat_samples(x), [tile.pixels, tile.in_channels]
+    if work.kernel == "sample_taps":
+        kernel = grad_weight_sample_taps_kernel
+        source, block = x, [tile.pixels, 1, 1, tile.in_channels]
+    kernel[(work.programs * len(splits),)](
+        TensorDescriptor.from_tensor(source, block),
         TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
         _sums(partials, tile, taps), _bands(taps), num_samples, *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.channels[1], pitch_of(x), pitch_of(dy), work.splits,
@@ -251,6 +255,7 @@ _LAUNCHES: Final[dict[str, Launch]] = {
     "flat": _launch_flat,
     "taps": _launch_flat,
     "per_sample": _launch_per_sample,
+    "sample_taps": _launch_per_sample,
     "im2col": _launch_im2col,
     "gather": _launch_gather,
 }

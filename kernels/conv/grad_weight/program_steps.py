@@ -121,8 +121,9 @@ def load_sum(
         acc = sums.load(_place_of(split, k, tap, c, bands, BY_GROUP)).reshape(BLOCK_K, BLOCK_C)
     else:
         offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
-        offs, mask = places_of(offs_k, tap, offs_c, bands)
-        acc = tl.load(sums_of_split(sums, split, bands) + offs, mask=mask, other=0.0)
+        offs, mask = places_of(offs_k, 0, offs_c, bands)
+        first = sums_of_split(sums, split, bands) + tap * bands[0]
+        acc = tl.load(first + offs, mask=mask, other=0.0)
     return acc.T if SWAP else acc
 
 
@@ -137,8 +138,9 @@ def store_sum(
         sums.store(_place_of(split, k, tap, c, bands, BY_GROUP), acc.reshape(sums.block_shape))
     else:
         offs_k, offs_c = k + tl.arange(0, BLOCK_K), c + tl.arange(0, BLOCK_C)
-        offs, mask = places_of(offs_k, tap, offs_c, bands)
-        tl.store(sums_of_split(sums, split, bands) + offs, acc, mask=mask)
+        offs, mask = places_of(offs_k, 0, offs_c, bands)
+        first = sums_of_split(sums, split, bands) + tap * bands[0]
+        tl.store(first + offs, acc, mask=mask)
 
 
 @triton.jit

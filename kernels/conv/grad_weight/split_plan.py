@@ -20,6 +20,7 @@ from ..bands import band_channels, filter_of
 from ..tiles import (
     FEW_CHANNELS,
     STEP_NBYTES,
+    TILE_CHANNELS,
     Filter,
     Pair,
     Tile,
@@ -30,7 +31,7 @@ from ..tiles import (
 from .running_sums import GradWeightPlan
 from .splits import NBYTES_RATE, splits_of
 
-Kernel = Literal["transposed", "flat", "taps", "per_sample", "im2col", "gather"]
+Kernel = Literal["transposed", "flat", "taps", "per_sample", "sample_taps", "im2col", "gather"]
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
 STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
@@ -115,11 +116,11 @@ def _work_of(
     """`work_of` with the properties of the GPU as arguments."""
     kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
-    sums = 3 if kernel in ("taps", "transposed") else 1
+    sums = 3 if kernel in ("taps", "sample_taps", "transposed") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
     if kernel == "transposed":
         unit, steps = _transposed_unit(layer)
-    elif kernel == "per_sample":
+    elif kernel in ("per_sample", "sample_taps"):
         unit, steps = tile.pixels, layer.out_pixels
     else:
         unit = _unit_of(runs, UNIT_STEPS)
@@ -160,7 +161,7 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
     is_flat = _is_flat(layer)
     strided = layer.taps.by_group and not is_flat
     if layer.out_pixels <= (STRIDED_MAP if strided else SMALL_MAP):
-        return "per_sample"
+        return "sample_taps" if _shares_samples(layer) else "per_sample"
     if not is_flat:
         return "gather"
     return "taps" if _shares_taps(layer) else "flat"
@@ -199,6 +200,17 @@ def _shares_taps(layer: GradWeightShape) -> bool:
     taps = layer.taps
     few = taps.in_channels <= 64 < taps.out_channels and not taps.sums_by_pointers
     return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
+
+
+def _shares_samples(layer: GradWeightShape) -> bool:
+    """Whether a row of three taps shares the loads of dy in steps of many samples.
+
+    Tiles are of 64x64 channels, in layers in groups.
+    """
+    tile = _tile(layer)
+    narrow = tile.out_channels * tile.in_channels <= TILE_CHANNELS**2
+    suits = layer.taps.has_bands and layer.taps.size[1] == 3
+    return suits and narrow and layer.dtype == torch.bfloat16
 
 
 # Tiles

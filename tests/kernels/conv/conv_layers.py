@@ -130,6 +130,11 @@ ON_GPU = {
     "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
     "groups": Shape((16, 56, 56), (128, 128), groups=32, precision="tf32"),
     "groups, stride 2": Shape((64, 28, 28), (256, 256), stride=(2, 2), groups=32, precision="tf32"),
+    "wide groups": Shape((16, 28, 28), (336, 336), groups=3, precision="tf32"),
+    "groups of 56": Shape((16, 14, 14), (168, 168), groups=3, precision="tf32"),
+    "groups of 80, stride 2": Shape(
+        (64, 28, 28), (240, 240), stride=(2, 2), groups=3, precision="tf32"
+    ),
 }
 
 

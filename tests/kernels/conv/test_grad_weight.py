@@ -28,6 +28,7 @@ from tvdnn.kernels.language.rounding import stored_reference
 
 FLAT = {name: SHAPES[name] for name in SHAPES if name.startswith("box")}
 FLAT |= {name: BANDS[name] for name in ("fours", "eights", "twenty-fours", "more outputs")}
+FLAT |= {name: BANDS[name] for name in ("forties", "hundred and twelves", "tiles beside groups")}
 FLAT["box, dilated"] = replace(FLAT["box, dilated"], x=(1, 9, 9))  # of two splits at the edges
 TAPS = {
     "taps": Shape((3, 4, 3), (32, 72), precision="tf32"),
@@ -40,6 +41,8 @@ TRANSPOSED = {
     "two sums": Shape((9, 13, 24), (32, 64), precision="tf32"),
     "groups of 4": Shape((5, 14, 14), (128, 128), groups=32, precision="tf32"),
     "groups of 24": Shape((5, 14, 14), (120, 120), groups=5, precision="tf32"),
+    "groups of 40": Shape((5, 14, 14), (120, 120), groups=3, precision="tf32"),
+    "groups of 112": Shape((5, 7, 7), (224, 224), groups=2, precision="tf32"),
     "groups of 128": Shape((5, 7, 7), (256, 256), groups=2, precision="tf32"),
     "two columns, no padding": Shape(
         (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
@@ -154,7 +157,9 @@ RUNS = {
     "taps": replace(TAPS["taps"], x=(3, 4, 3)),
     "samples": replace(SHAPES["samples"], x=(150, 2, 2)),
     "fours": replace(SHAPES["fours"], x=(150, 2, 2)),
+    "forties": replace(SHAPES["forties"], x=(150, 2, 2)),
     "flat, eights": replace(SHAPES["eights"], x=(3, 4, 3)),
+    "flat, forties": replace(SHAPES["forties"], x=(3, 4, 3)),
 }
 
 

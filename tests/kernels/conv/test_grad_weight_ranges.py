@@ -32,7 +32,7 @@ def split(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Sums have several splits and, of flat maps, edge splits. Units are short."""
     small_map = 1 if case.startswith(("flat", "taps")) else 28 * 28
     numbers = lambda _, steps, edge, *__: (SPLITS, EDGES if edge else 0)  # noqa: E731
-    monkeypatch.setattr(conv_grad_weight_plan, "_splits", numbers)
+    monkeypatch.setattr(conv_grad_weight_plan, "splits_of", numbers)
     planned(monkeypatch, UNIT_STEPS=1, SMALL_MAP=small_map)
 
 

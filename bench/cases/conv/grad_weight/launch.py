@@ -117,6 +117,7 @@ COMPILED: Final = (
     *_both_runs(Layer(112, 72, 72, stride=2, groups=3), HALF),
     *_both_runs(Layer(28, 216, 216, groups=9), HALF),
     *_both_runs(Layer(56, 64, 128, groups=8), HALF),
+    *_both_runs(Layer(28, 256, 256, groups=32), HALF),
     *_both_runs(Layer(56, 224, 224, groups=2), HALF),
     *_both_runs(Layer(56, 224, 224, groups=2), WIDE),
     *_both_runs(Layer(112, 224, 224, stride=2, groups=2), HALF),
