@@ -31,9 +31,22 @@ def transposed() -> nn.Sequential:
     )
 
 
+def wide() -> nn.Sequential:
+    """Groups of 40 with normalization, at stride 2, of 72 behind a ReLU, and pooled."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 80, 1, bias=False), nn.BatchNorm2d(80), nn.ReLU()),
+        *(conv(80, 40, bias=False), nn.BatchNorm2d(80), nn.ReLU(), conv(80, 40, 144, stride=2)),
+        *(nn.ReLU(), conv(144, 72), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(144, 4)),
+    )
+
+
 NETWORKS = {
     "blocks": NetworkCase(
         blocks, (3, 8, 6), chunk_size=1200, runs=(EXACT, HALF, TENSOR, Run("bf16", "triton", 2, 1))
     ),
     "transposed": NetworkCase(transposed, (3, 7, 6), chunk_size=1200, runs=(EXACT, TENSOR)),
+    "wide": NetworkCase(
+        wide, (3, 6, 4), chunk_size=1200, runs=(EXACT, HALF, TENSOR, Run("bf16", "triton", 2, 1))
+    ),
 }
