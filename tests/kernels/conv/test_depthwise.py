@@ -33,6 +33,7 @@ SHAPES = {
     "3x3, stride 2": Shape((3, 7, 10), (72, 72), stride=(2, 2), groups=72),
     "5x3, uneven": Shape((1, 6, 17), (8, 8), (5, 3), (1, 2), (2, 0), groups=8),
     "5x5, dilated and strided": Shape((2, 11, 9), (16, 16), (5, 5), (3, 3), (4, 4), (2, 2), 16),
+    "3x3, dilated": Shape((2, 9, 11), (8, 8), (3, 3), (1, 1), (2, 3), (2, 3), 8),
     "one by one": Shape((2, 1, 1), (8, 8), (1, 1), padding=(0, 0), groups=8),
 }
 CASES = [("3x3, stride 2", torch.bfloat16), *((name, torch.float32) for name in SHAPES)]

@@ -1,0 +1,126 @@
+"""Depthwise convolutions that are tested, compiled and measured, and torch's kernels for them."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, contiguous_format
+from torch.nn import functional
+
+from bench.cases.case import At, Measured
+from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
+from bench.cases.operands import F32, Operands, Shape
+
+TF32: Final = 1e-4  # a value that is stored may round the other way
+# Architectures other than Hopper compile the first alone, which is the least.
+COMPILED = (
+    At((2, 112, 112, 96), {"stride": 2}),
+    At((2, 56, 56, 96), {"taps": 7}),
+    At((2, 7, 7, 768), {"taps": 7, "dtype": F32}),
+    At((2, 14, 14, 24), {"taps": 5, "stride": 2, "dtype": F32}),
+    At((2, 56, 56, 72)),
+    At((2, 28, 28, 120), {"taps": 5}),
+    At((2, 14, 14, 384), {"taps": 7}),
+    At((2, 14, 14, 384), {"taps": 11}),
+    At((2, 112, 112, 16), {"dtype": F32}),
+    At((2, 112, 112, 64), {"stride": 2, "dtype": F32}),
+    At((2, 32, 32, 64), {"taps": 7, "stride": 2}),
+    At((2, 13, 13, 200), {"taps": 9, "stride": 2, "dtype": F32}),
+)
+CHECKED: dict[str, Settings] = {
+    "5x5": {"taps": 5},
+    "3x3 by 2": {"stride": 2},
+    "7x7, float32": {"taps": 7, "dtype": F32},
+    "11x11": {"taps": 11},
+}
+
+
+class Layer(NamedTuple):
+    """A depthwise layer, and how many of it a network has."""
+
+    side: int
+    channels: int
+    taps: int
+    stride: int = 1
+    count: int = 1
+
+
+NETWORKS: Final = {
+    "mobilenet_v3_large": (256, (
+        Layer(112, 16, 3), Layer(112, 64, 3, 2), Layer(56, 72, 3), Layer(56, 72, 5, 2),
+        Layer(28, 120, 5, count=2), Layer(28, 240, 3, 2), Layer(14, 200, 3),
+        Layer(14, 184, 3, count=2), Layer(14, 480, 3), Layer(14, 672, 3), Layer(14, 672, 5, 2),
+        Layer(7, 960, 5, count=2),
+    )),
+    "efficientnet_b0": (128, (
+        Layer(112, 32, 3), Layer(112, 96, 3, 2), Layer(56, 144, 3), Layer(56, 144, 5, 2),
+        Layer(28, 240, 5), Layer(28, 240, 3, 2), Layer(14, 480, 3, count=2), Layer(14, 480, 5),
+        Layer(14, 672, 5, count=2), Layer(14, 672, 5, 2), Layer(7, 1152, 5, count=3),
+        Layer(7, 1152, 3),
+    )),
+    "convnext_tiny": (128, (
+        Layer(56, 96, 7, count=3), Layer(28, 192, 7, count=3), Layer(14, 384, 7, count=9),
+        Layer(7, 768, 7, count=3),
+    )),
+}  # fmt: skip
+
+
+def layer_of(
+    o: Operands, size: Shape, taps: int, stride: int, dtype: torch.dtype
+) -> tuple[Shape, torch.Tensor, dict[str, Any]]:
+    """The shape of the outputs, the weight, and the geometry."""
+    samples, height, width, channels = size
+    out = (samples, -(-height // stride), -(-width // stride), channels)
+    around = (taps // 2, taps // 2)
+    geometry = {"stride": (stride, stride), "padding": around, "dilation": (1, 1)}
+    return out, o.randn(taps, taps, channels, dtype=dtype), geometry
+
+
+def peer_of(
+    o: Operands, x: Tensor, dy: Tensor, packed: Tensor, which: int | None,
+    geometry: dict[str, Any], result: Callable[[], Tensor], first: bool | None,
+) -> Peer | None:  # fmt: skip
+    """torch's output (`which` is None) or gradient, channels `first` or last; ours as `result`.
+
+    None where the order of channels is not given.
+    """
+    if first is None:
+        return None
+    pairs = tuple(geometry[name] for name in ("stride", "padding", "dilation"))
+    native = packed.permute(2, 0, 1)[:, None]  # [C, 1, R, S]
+    layout = contiguous_format if first else torch.channels_last
+    maps, grads, weight = (
+        each.contiguous(memory_format=layout) for each in (nchw(x), nchw(dy), native)
+    )
+
+    def run(maps: Tensor, grads: Tensor, weight: Tensor) -> Tensor:
+        if which is None:
+            return functional.conv2d(maps, weight, None, *pairs, len(weight))
+        wanted = [which == 0, which == 1, False]
+        operands = (grads, maps, weight, None, *pairs, False, (0, 0), len(weight), wanted)
+        gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(*operands)
+        return gradients[which]
+
+    def exact() -> Tensor:
+        samples = slice(None) if which == 1 else slice(EXACT_SAMPLES)
+        return run(maps[samples].double(), grads[samples].double(), weight.double())
+
+    part = (lambda found: found) if which == 1 else first_samples
+    return Peer(result, partial(run, maps, grads, weight), exact, part)
+
+
+def measured(kernel: str) -> Iterator[Measured]:
+    """Layers of networks beside torch's kernels, whose channels are last or first."""
+    for network, (samples, layers) in NETWORKS.items():
+        for first, peer in ((False, "torch, channels last"), (True, "torch, channels first")):
+            for side, channels, taps, stride, count in layers:
+                yield Measured(
+                    kernel,
+                    (samples, side, side, channels),
+                    {"taps": taps, "stride": stride, "first": first},
+                    set=f"{network}, depthwise" + (", channels first" if first else ""),
+                    title=f"{channels} {taps}x{taps}{'/2' if stride > 1 else ''} @{side}",
+                    peer=peer,
+                    count=count,
+                )
