@@ -105,17 +105,17 @@ def _add_products(
 
 
 @triton.jit
-def _joined(sums, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tensor:
+def _stacked(sums, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tensor:
     """Tensors FIRST on as one with an axis of COUNT, a power of two; without one for COUNT 1."""
     if COUNT == 1:
-        joined = sums[FIRST]
+        stacked = sums[FIRST]
     else:
         half: tl.constexpr = COUNT // 2
-        joined = ()
+        stacked = ()
         for i in tl.static_range(half):
-            joined += (tl.join(sums[FIRST + i], sums[FIRST + half + i]),)
-        joined = _joined(joined, 0, half)
-    return joined
+            stacked += (tl.join(sums[FIRST + i], sums[FIRST + half + i]),)
+        stacked = _stacked(stacked, 0, half)
+    return stacked
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def _add_sums(ptrs, sums, mask, older, left, PIECES: tl.constexpr) -> None:
         totals += (total,)
     for i in tl.static_range(len(PIECES)):
         taps = PIECES[i][0] + tl.arange(0, PIECES[i][1])[None, :]
-        total = tl.sum(_joined(sums, PIECES[i][0], PIECES[i][1]), 0)
+        total = tl.sum(_stacked(sums, PIECES[i][0], PIECES[i][1]), 0)
         total = totals[i] + total.reshape(totals[i].shape)
         tl.store(ptrs + taps, total, mask=mask & (taps < left))
     tl.debug_barrier()  # other threads may load what this one stored

@@ -48,7 +48,8 @@ def load_columns(
 ) -> tl.tuple:  # fmt: skip
     """COUNT columns from `column` + FIRST on, float32 each; `ptrs` point to `column`.
 
-    Columns below `column` + INNER are less than `width`.
+    Columns below `column` + INNER are less than `width`. A constant `pitch` leaves loads no
+    addresses to compute: 27.7 of 34.8 instructions a value (gradient of 72 3x3, sm_90a).
     """
     columns = ()
     for j in tl.static_range(FIRST, FIRST + COUNT):
