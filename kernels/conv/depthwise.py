@@ -22,17 +22,18 @@ from .depthwise_runs import load_columns, run_of, settings_of_runs
 from .tiles import Pair
 
 WIDEST: Final = 11  # columns of a filter, at most: a thread holds the weights of a row
+LEAST: Final = 16  # channels, unless they are a multiple of 8
 THREADS: Final = 128  # threads of a program: each has four channels
 
 
 def suits_depthwise(channels: int, out_channels: int, groups: int, size: Pair) -> bool:
     """Whether these kernels compute a layer with filters of `size` (h, w).
 
-    Each channel has one filter of at most WIDEST columns, and channels are a multiple of 8. Other
-    numbers of channels break loads of several channels.
+    Each channel has one filter of at most WIDEST columns. Few channels, of which threads do not
+    load several, are left to others.
     """
     single = groups == channels == out_channels
-    return single and channels % 8 == 0 and size[1] <= WIDEST
+    return single and (channels % 8 == 0 or channels >= LEAST) and size[1] <= WIDEST
 
 
 @triton.jit(do_not_specialize=["num_rows", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h"])
@@ -42,12 +43,14 @@ def _depthwise_kernel(
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, UP_H: tl.constexpr, UP_W: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, FLIPPED: tl.constexpr, COLUMNS: tl.constexpr,
     FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
-    PRECISION: tl.constexpr, THREADS: tl.constexpr, WIDTH: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, PRECISION: tl.constexpr,
+    THREADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
 
-    With FLIPPED tap r has weight R - 1 - r. A thread has four channels. WIDTH of them have a row of
-    the map, where WIDTH need not be a power of two.
+    With FLIPPED tap r has weight R - 1 - r. A thread has four channels, the last EMPTY of which are
+    behind the map's; they are loaded if READABLE. WIDTH threads have a row of the map, where WIDTH
+    need not be a power of two.
     """
     ROWS: tl.constexpr = THREADS // WIDTH
     pid, tiles_c, runs = tl.program_id(0), tl.cdiv(quarters, WIDTH), tl.cdiv(out_w, COLUMNS)
@@ -56,7 +59,9 @@ def _depthwise_kernel(
     row = pid // (tiles_c * runs) * ROWS + thread // WIDTH
     quarter = pid % tiles_c * WIDTH + thread % WIDTH
     mask = (thread < ROWS * WIDTH) & (row < num_rows) & (quarter < quarters)
-    channels, c = quarters * 4, quarter * 4 + tl.arange(0, 4)[None, :]
+    channels, c = quarters * 4 - EMPTY, quarter * 4 + tl.arange(0, 4)[None, :]
+    own = mask & (c < channels) if EMPTY > 0 else mask
+    readable = mask if READABLE else own
     sample, h = (row // out_h).to(tl.int64), row % out_h
     column = first * STRIDE_W // UP_W
     sums = ()
@@ -64,14 +69,14 @@ def _depthwise_kernel(
         sums += (tl.zeros((THREADS, 4), tl.float32),)
     for r in range(R):
         up = h * STRIDE_H + r * dil_h - pad_h
-        inside = mask & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
+        inside = readable & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
         x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * X_PITCH + c
         x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
         tap_row = R - 1 - r if FLIPPED else r
         weights = ()
         for s in tl.static_range(S):
             tap = tap_row * S + (S - 1 - s if FLIPPED else s)
-            w = tl.load(packed_ptr + tap * channels + c, mask=mask, other=0.0)
+            w = tl.load(packed_ptr + tap * channels + c, mask=own, other=0.0)
             weights += (w.to(tl.float32),)
         added = ()
         for t in tl.static_range(COLUMNS):
@@ -84,13 +89,17 @@ def _depthwise_kernel(
         sums = added
     bias = tl.zeros((THREADS, 4), tl.float32)
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + c, mask=mask, other=0.0)
+        bias = tl.load(bias_ptr + c, mask=own, other=0.0)
     y_ptrs = y_ptr + (row.to(tl.int64) * out_w + first) * Y_PITCH + c
     for t in tl.static_range(COLUMNS):
         y = stored(sums[t] + bias, y_ptr.dtype.element_ty, PRECISION)
         inside = mask
         if t >= OUT_INNER:
             inside = inside & (first + t < out_w)
+        if EMPTY > 0:  # four channels at a time, and those of the last four that the map has
+            last = quarter == quarters - 1
+            tl.store(y_ptrs + t * Y_PITCH, y, mask=inside & own & last)
+            inside = inside & ~last
         tl.store(y_ptrs + t * Y_PITCH, y, mask=inside)
 
 
@@ -125,8 +134,8 @@ def _launch(
         return
     samples, out_h, out_w, channels = y.shape
     size_r, size_s, _ = packed.shape
-    quarters = channels // 4
-    width = _width_of(quarters)
+    quarters = cdiv(channels, 4)
+    width, empty = _width_of(quarters), quarters * 4 - channels
     columns, along = run_of(out_w, up[1]), (size_s, stride[1], up[1], padding[1], dilation[1])
     runs = settings_of_runs(x.shape[2], out_w, columns, *along)
     tiles = cdiv(out_w, columns) * cdiv(quarters, width)
@@ -134,6 +143,7 @@ def _launch(
         x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w,
         quarters, padding[0], dilation[0], X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y),
         R=size_r, STRIDE_H=stride[0], UP_H=up[0], UP_W=up[1], FLIPPED=flipped, **runs,
+        EMPTY=empty, READABLE=empty == 0 or pitch_of(x) % 4 == 0,
         PRECISION=precision, THREADS=THREADS, WIDTH=width, num_warps=THREADS // 32,
     )  # fmt: skip
 

@@ -150,18 +150,20 @@ def _depthwise_grad_weight_kernel(
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
     GROUP: tl.constexpr, TALL: tl.constexpr, PLACES: tl.constexpr, PIECES: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program adds to the sums of GROUP rows of filters, one unit of samples after another.
 
     An item is TALL rows of dy of a sample. Each row of x that they meet is loaded once: PLACES are
     these rows, counted from the first. Steps go down the rows of one run of columns after the
-    other, and find most rows of x in L1.
+    other, and find most rows of x in L1. The last EMPTY of the channels are behind the maps'; they
+    are loaded if READABLE.
     """
-    channels = eighths * 8
+    channels = eighths * 8 - EMPTY
     tiles_c, talls, split = tl.cdiv(channels, BLOCK_C), tl.cdiv(out_h, TALL), tl.program_id(1)
     first_r = tl.program_id(0) // tiles_c * GROUP
     c = tl.program_id(0) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = c < (eighths * 8 if READABLE else channels)
     sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + c) * R + first_r)[:, None] * S
     for unit_start in range(0, num_samples, unit):
         items = tl.minimum(unit, num_samples - unit_start) * talls
@@ -173,7 +175,7 @@ def _depthwise_grad_weight_kernel(
         for step in range(start, start + share):
             item = step % blocks * ROWS + tl.arange(0, ROWS)[:, None]
             q = step // blocks * COLUMNS
-            mask = (item < items) & (c < channels)[None, :]
+            mask = (item < items) & mask_c[None, :]
             sample, p = (unit_start + item // talls).to(tl.int64), item % talls * TALL
             dy_ptrs = dy_ptr + ((sample * out_h + p) * out_w + q) * DY_PITCH + c[None, :]
             dy = ()
@@ -219,11 +221,13 @@ def depthwise_conv2d_grad_weight(
     runs = settings_of_runs(x.shape[2], sides[1], columns, *along)
     _depthwise_grad_weight_kernel[(cdiv(size_r, group) * cdiv(channels, block_c), splits)](
         x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides,
-        channels // 8, padding[0], plan.unit, splits,
+        cdiv(channels, 8), padding[0], plan.unit, splits,
         X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0],
         DIL_H=dilation[0], **runs, GROUP=group, TALL=tall, PLACES=tuple(sorted(places)),
-        PIECES=_pieces_of(group * size_s), ROWS=TILE // block_c, BLOCK_C=block_c,
-        num_warps=4, maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
+        PIECES=_pieces_of(group * size_s), EMPTY=-channels % 8,
+        READABLE=all(pitch_of(maps) % 8 == 0 for maps in (x, dy)),
+        ROWS=TILE // block_c, BLOCK_C=block_c, num_warps=4,
+        maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from bench.cases.conv.depthwise_layers import (
     CHECKED,
     COMPILED,
     TF32,
+    beside,
     layer_of,
     measured,
     peer_of,
@@ -22,11 +23,12 @@ def _precision(dtype: torch.dtype) -> dict[str, str]:
 
 def _forward(
     o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
-    first: bool | None = None,
+    first: bool | None = None, channels: int = 0,
 ) -> Launch:  # fmt: skip
     """With a peer whose channels are `first` or last, without a bias, if that is given."""
-    out, packed, geometry = layer_of(o, size, taps, stride, dtype)
-    x, y = o.randn(*size, dtype=dtype), o.out(*out, dtype=dtype)
+    size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
+    x = o.randn(*size, dtype=dtype, beside=beside(size))
+    y = o.out(*out, dtype=dtype, beside=beside(size))
     bias = o.randn(size[3]) if first is None else None
     peer = peer_of(o, x, y, packed, None, geometry, lambda: nchw(y), first)
     operands = (x, packed, bias, y)
@@ -35,10 +37,11 @@ def _forward(
 
 def _grad_input(
     o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
-    first: bool | None = None,
+    first: bool | None = None, channels: int = 0,
 ) -> Launch:  # fmt: skip
-    out, packed, geometry = layer_of(o, size, taps, stride, dtype)
-    dy, dx = o.randn(*out, dtype=dtype), o.out(*size, dtype=dtype)
+    size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
+    dy = o.randn(*out, dtype=dtype, beside=beside(size))
+    dx = o.out(*size, dtype=dtype, beside=beside(size))
     peer = peer_of(o, dx, dy, packed, 0, geometry, lambda: nchw(dx), first)
     operands = (dy, packed, dx)
     settings = {**geometry, **_precision(dtype)}

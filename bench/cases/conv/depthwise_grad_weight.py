@@ -8,6 +8,7 @@ from bench.cases.conv.depthwise_layers import (
     CHECKED,
     COMPILED,
     TF32,
+    beside,
     layer_of,
     measured,
     peer_of,
@@ -25,11 +26,12 @@ def _grad_weight(
     dtype: torch.dtype = BF16,
     starts: bool = True,
     first: bool | None = None,
+    channels: int = 0,
 ) -> Launch:
-    out, packed, geometry = layer_of(o, size, taps, stride, dtype)
+    size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
     plan = depthwise_plan(out[1:3], size[3], (taps, taps))
     sums = o.out(plan.splits, size[3], taps, taps, 1, compared=lambda sums: sums.sum(0))
-    x, dy = o.randn(*size, dtype=dtype), o.randn(*out, dtype=dtype)
+    x, dy = (o.randn(*maps, dtype=dtype, beside=beside(size)) for maps in (size, out))
 
     def gradient() -> Tensor:
         return sums.sum(0).permute(0, 3, 1, 2)

@@ -12,6 +12,7 @@ from bench.cases.case import At, Measured
 from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
 from bench.cases.operands import F32, Operands, Shape
 
+WORD: Final = 8  # channels in one load of 16 bytes of bfloat16
 TF32: Final = 1e-4  # a value that is stored may round the other way
 # Architectures other than Hopper compile the first alone, which is the least.
 COMPILED = (
@@ -27,12 +28,17 @@ COMPILED = (
     At((2, 112, 112, 64), {"stride": 2, "dtype": F32}),
     At((2, 32, 32, 64), {"taps": 7, "stride": 2}),
     At((2, 13, 13, 200), {"taps": 9, "stride": 2, "dtype": F32}),
+    At((2, 28, 28, 122)),
+    At((2, 28, 28, 122), {"stride": 2}),
+    At((2, 28, 28, 27), {"taps": 5, "dtype": F32}),
 )
 CHECKED: dict[str, Settings] = {
     "5x5": {"taps": 5},
     "3x3 by 2": {"stride": 2},
     "7x7, float32": {"taps": 7, "dtype": F32},
     "11x11": {"taps": 11},
+    "27 channels": {"channels": 27},
+    "122 channels, 5x5 by 2, float32": {"channels": 122, "taps": 5, "stride": 2, "dtype": F32},
 }
 
 
@@ -67,14 +73,21 @@ NETWORKS: Final = {
 
 
 def layer_of(
-    o: Operands, size: Shape, taps: int, stride: int, dtype: torch.dtype
-) -> tuple[Shape, torch.Tensor, dict[str, Any]]:
-    """The shape of the outputs, the weight, and the geometry."""
-    samples, height, width, channels = size
+    o: Operands, size: Shape, channels: int, taps: int, stride: int, dtype: torch.dtype
+) -> tuple[Shape, Shape, torch.Tensor, dict[str, Any]]:
+    """The shapes of inputs and outputs, of `channels` if not 0, the weight, and the geometry."""
+    samples, height, width, _ = size
+    channels = channels or size[3]
+    size = (samples, height, width, channels)
     out = (samples, -(-height // stride), -(-width // stride), channels)
     around = (taps // 2, taps // 2)
     geometry = {"stride": (stride, stride), "padding": around, "dilation": (1, 1)}
-    return out, o.randn(taps, taps, channels, dtype=dtype), geometry
+    return size, out, o.randn(taps, taps, channels, dtype=dtype), geometry
+
+
+def beside(size: Shape) -> Shape:
+    """The channels before and after those of a map that is padded; () for others."""
+    return (0, -size[3] % WORD) if size[3] % WORD else ()
 
 
 def peer_of(

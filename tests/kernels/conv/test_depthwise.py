@@ -34,9 +34,16 @@ SHAPES = {
     "5x3, uneven": Shape((1, 6, 17), (8, 8), (5, 3), (1, 2), (2, 0), groups=8),
     "5x5, dilated and strided": Shape((2, 11, 9), (16, 16), (5, 5), (3, 3), (4, 4), (2, 2), 16),
     "3x3, dilated": Shape((2, 9, 11), (8, 8), (3, 3), (1, 1), (2, 3), (2, 3), 8),
+    "odd channels": Shape((2, 5, 6), (27, 27), groups=27),
+    "uneven channels, stride 2": Shape((2, 7, 9), (34, 34), stride=(2, 2), groups=34),
     "one by one": Shape((2, 1, 1), (8, 8), (1, 1), padding=(0, 0), groups=8),
 }
-CASES = [("3x3, stride 2", torch.bfloat16), *((name, torch.float32) for name in SHAPES)]
+UNEVEN = ("odd channels", "uneven channels, stride 2")
+CASES = [
+    ("3x3, stride 2", torch.bfloat16),
+    (UNEVEN[0], torch.bfloat16),
+    *((name, torch.float32) for name in SHAPES),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +143,24 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
     assert all(is_poisoned_beside(part) for part in results[1][:2])
 
 
+@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padded_maps(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    """They have the bits of maps of their own. NaN beside them reaches no result, and stays."""
+    layer = make(SHAPES[name], dtype, generator)
+    settings, results = geometry(layer), []
+    after = -layer.x.shape[3] % 8
+    for place in (torch.clone, lambda maps: as_range(maps, before=0, after=after)):
+        x, dy = place(layer.x), place(layer.dy)
+        y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
+        own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
+        own.depthwise_conv2d_grad_input(dy, packed(layer), dx, precision="ieee", **settings)
+        sums_kernel.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
+        results.append((y, dx, sums))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(is_poisoned_beside(part) for part in results[1][:2])
+
+
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     x = randn((1, 4, 4, 8), torch.float32, generator)
@@ -154,7 +179,9 @@ def test_which_layers_suit() -> None:
     assert own.suits_depthwise(96, 96, 96, (7, 7))
     assert not own.suits_depthwise(96, 192, 96, (3, 3))
     assert not own.suits_depthwise(96, 96, 48, (3, 3))
-    assert not own.suits_depthwise(30, 30, 30, (3, 3))
+    assert own.suits_depthwise(30, 30, 30, (3, 3))
+    assert own.suits_depthwise(8, 8, 8, (3, 3))
+    assert not own.suits_depthwise(9, 9, 9, (3, 3))
     assert not own.suits_depthwise(96, 96, 96, (3, 13))
 
 
