@@ -116,10 +116,12 @@ def conv_kernel(
     offs_k = tl.program_id(0) % tiles_k * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < out_c
     offs_c = tl.arange(0, BLOCK_C)
+    stop_c = in_c
     if BANDS:
         mask_k &= block * out_c + offs_k < channels
         band = band_start(block * out_c, in_width, out_width, last_band)
         x_ptr += tl.multiple_of(band, ALIGN)
+        stop_c = tl.minimum(in_c, in_channels - band)
 
     in_row = row * STRIDE_H - pad_h
     in_column = column * STRIDE_W - pad_w
@@ -155,9 +157,7 @@ def conv_kernel(
             w = in_column + s * dil_w
             mask_x = mask_p & (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
             offs_x = (h // UP_H * in_w + w // UP_W) * x_pitch
-            mask_c = c < in_c
-            if BANDS:
-                mask_c &= c < in_channels - band
+            mask_c = c < stop_c
             x = tl.load(
                 (x_ptrs + offs_x)[:, None] + c[None, :],
                 mask=mask_x[:, None] & mask_c[None, :], other=0.0,
