@@ -25,7 +25,7 @@ _NAMESPACES = {
 
 
 # The modules of this folder that read the tables below.
-_READERS = ("bind_pass", "expand", "facts", "split_rows", "tf32", "translate")
+_READERS = ("bind_pass", "expand", "facts", "in_place", "split_rows", "tf32", "translate")
 
 
 def _operators() -> Iterator[Operator]:
