@@ -39,11 +39,11 @@ TRANSPOSED = {
     "one sample a row": Shape((3, 30, 32), (48, 200), precision="tf32"),
     "samples share rows": Shape((37, 7, 7), (64, 96), precision="tf32"),
     "two sums": Shape((9, 13, 24), (32, 64), precision="tf32"),
-    "groups of 4": Shape((5, 14, 14), (128, 128), groups=32, precision="tf32"),
-    "groups of 24": Shape((5, 14, 14), (120, 120), groups=5, precision="tf32"),
-    "groups of 40": Shape((5, 14, 14), (120, 120), groups=3, precision="tf32"),
-    "groups of 112": Shape((5, 7, 7), (224, 224), groups=2, precision="tf32"),
-    "groups of 128": Shape((5, 7, 7), (256, 256), groups=2, precision="tf32"),
+    "groups of 4": Shape((37, 14, 14), (128, 128), groups=32, precision="tf32"),
+    "groups of 24": Shape((37, 14, 14), (120, 120), groups=5, precision="tf32"),
+    "groups of 40": Shape((37, 14, 14), (120, 120), groups=3, precision="tf32"),
+    "groups of 112": Shape((37, 7, 7), (224, 224), groups=2, precision="tf32"),
+    "groups of 128": Shape((37, 7, 7), (256, 256), groups=2, precision="tf32"),
     "two columns, no padding": Shape(
         (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
     ),
