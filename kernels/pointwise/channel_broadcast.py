@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.channel_blocks import best_block
+from ..language.channel_ranges import pitch_of
 from ..language.rounding import stored, stored_reference
 
 TILE: Final = 2048  # elements of a step
@@ -34,30 +35,35 @@ def _slice(num_pixels, channels, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH:
 
 @triton.jit(do_not_specialize=["num_pixels"])
 def _gate_kernel(
-    x_ptr, gate_ptr, y_ptr, num_pixels, channels, gate_stride, PRECISION: tl.constexpr,
-    ADDS: tl.constexpr, ALIGN: tl.constexpr,
+    x_ptr, gate_ptr, y_ptr, num_pixels, channels, x_pitch, y_pitch, gate_stride,
+    PRECISION: tl.constexpr, ADDS: tl.constexpr, ALIGN: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     channels = channels // ALIGN * ALIGN
+    x_pitch, y_pitch = x_pitch // ALIGN * ALIGN, y_pitch // ALIGN * ALIGN
     sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
     gate = tl.load(gate_ptr + sample * gate_stride + c, mask=c < channels, other=0.0)
     gate = gate.to(tl.float32)[None, :]
     for start in range(first, stop, ROWS):
         pixels = start + tl.arange(0, ROWS)
         mask = (pixels < stop)[:, None] & (c < channels)[None, :]
-        offs = (sample * num_pixels + pixels)[:, None] * channels + c[None, :]  # [ROWS, WIDTH]
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        pixels = (sample * num_pixels + pixels)[:, None]
+        ptrs = x_ptr + pixels * x_pitch + c[None, :]  # [ROWS, WIDTH]
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         y = x + gate if ADDS else x * gate
-        tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+        ptrs = y_ptr + pixels * y_pitch + c[None, :]
+        tl.store(ptrs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_pixels", "slices"])
 def _gate_grad_kernel(
-    x_ptr, gate_ptr, dy_ptr, dx_ptr, sums_ptr, num_pixels, channels, gate_stride, slices,
-    PRECISION: tl.constexpr, ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
+    x_ptr, gate_ptr, dy_ptr, dx_ptr, sums_ptr, num_pixels, channels, x_pitch, dy_pitch, dx_pitch,
+    gate_stride, slices, PRECISION: tl.constexpr, ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
     ALIGN: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     channels = channels // ALIGN * ALIGN
+    x_pitch, dy_pitch = x_pitch // ALIGN * ALIGN, dy_pitch // ALIGN * ALIGN
+    dx_pitch = dx_pitch // ALIGN * ALIGN
     sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     if TO_MAP:
@@ -66,16 +72,18 @@ def _gate_grad_kernel(
     for start in range(first, stop, ROWS):
         pixels = start + tl.arange(0, ROWS)
         mask = (pixels < stop)[:, None] & (c < channels)[None, :]
-        offs = (sample * num_pixels + pixels)[:, None] * channels + c[None, :]
-        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        pixels = (sample * num_pixels + pixels)[:, None]
+        ptrs = dy_ptr + pixels * dy_pitch + c[None, :]
+        dy = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         if TO_GATE:
             if ADDS:
                 total += dy
             else:
-                total += dy * tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+                ptrs = x_ptr + pixels * x_pitch + c[None, :]
+                total += dy * tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         if TO_MAP:
             dx = stored(dy * gate, dx_ptr.dtype.element_ty, PRECISION)
-            tl.store(dx_ptr + offs, dx, mask=mask)
+            tl.store(dx_ptr + pixels * dx_pitch + c[None, :], dx, mask=mask)
     if TO_GATE:
         sums_ptr += (sample * slices + tl.program_id(1)) * channels
         tl.store(sums_ptr + c, tl.sum(total, 0), mask=c < channels)
@@ -83,8 +91,9 @@ def _gate_grad_kernel(
 
 @triton.jit(do_not_specialize=["slices"])
 def _sum_slices_kernel(
-    sums_ptr, gate_ptr, slices, channels, PRECISION: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+    sums_ptr, gate_ptr, slices, channels, gate_stride,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -92,7 +101,7 @@ def _sum_slices_kernel(
     for _ in range(slices):
         total += tl.load(sums_ptr + c, mask=c < channels, other=0.0)
         sums_ptr += channels
-    ptrs = gate_ptr + sample * channels + c
+    ptrs = gate_ptr + sample * gate_stride + c
     tl.store(ptrs, stored(total, gate_ptr.dtype.element_ty, PRECISION), mask=c < channels)
 
 
@@ -101,13 +110,14 @@ def gate(
 ) -> None:
     """y = x * gates, or x + gates for "add". y may be x.
 
-    x is [N, P, C]. gates are [N, C], or [1, C] for all samples.
+    x is [N, P, C], of all channels of a map or of a range. gates are [N, C], or [1, C] for all
+    samples.
     """
     if x.numel() == 0:
         return
-    grid, tile = _tiles(x)
+    grid, tile = _tiles(x, y)
     _gate_kernel[grid](
-        x, gates, y, x.shape[1], x.shape[2], _stride(gates),
+        x, gates, y, x.shape[1], x.shape[2], pitch_of(x), pitch_of(y), _stride(gates),
         ADDS=function == "add", PRECISION=precision, **tile, num_warps=NUM_WARPS,
     )  # fmt: skip
 
@@ -119,14 +129,16 @@ def gate_grad(
     """dx = dy * gates, and the sums of dy * x over slices of pixels. Either output may be None.
 
     sums are float32 [N, `gate_slices`(P, C), C]. Without x, for gates that are added, they are the
-    sums of dy. dx may be dy.
+    sums of dy. dx may be dy. Maps may be channel ranges.
     """
     if dy.numel() == 0:
         return
-    grid, tile = _tiles(dy)
+    maps = x, dy, dx
+    grid, tile = _tiles(*maps)
+    pitches = (0 if each is None else pitch_of(each) for each in maps)
     _gate_grad_kernel[grid](
-        x, gates, dy, dx, sums, dy.shape[1], dy.shape[2], 0 if gates is None else _stride(gates),
-        grid[1], ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None,
+        x, gates, dy, dx, sums, dy.shape[1], dy.shape[2], *pitches,
+        0 if gates is None else _stride(gates), grid[1], ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None,
         PRECISION=precision, **tile, num_warps=NUM_WARPS,
     )  # fmt: skip
 
@@ -137,7 +149,14 @@ def sum_slices(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
     if samples == 0:
         return
     _sum_slices_kernel[(samples, triton.cdiv(channels, SUM_BLOCK))](
-        sums, gates, slices, channels, PRECISION=precision, BLOCK=SUM_BLOCK, num_warps=1
+        sums,
+        gates,
+        slices,
+        channels,
+        _stride(gates),
+        PRECISION=precision,
+        BLOCK=SUM_BLOCK,
+        num_warps=1,
     )
 
 
@@ -151,17 +170,18 @@ def _width(channels: int) -> int:
     return min(triton.next_power_of_2(channels), best_block(channels, WIDTHS))
 
 
-def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
-    samples, pixels, channels = x.shape
+def _tiles(*maps: Tensor | None) -> tuple[tuple[int, int, int], dict[str, int]]:
+    given = [each for each in maps if each is not None]
+    samples, pixels, channels = given[0].shape
     width = _width(channels)
     grid = (samples, gate_slices(pixels, channels), triton.cdiv(channels, width))
     tile = {"ROWS": TILE // width, "STEPS": STEPS, "WIDTH": width}
-    return grid, tile | {"ALIGN": gcd(16, channels)}
+    return grid, tile | {"ALIGN": gcd(16, channels, *map(pitch_of, given))}
 
 
 def _stride(gates: Tensor) -> int:
     """Elements from one sample's gates to the next one's."""
-    return gates.shape[1] if gates.shape[0] > 1 else 0
+    return gates.stride(0) if gates.shape[0] > 1 else 0
 
 
 def gate_reference(

@@ -9,7 +9,7 @@ from ..graph import Op, Use
 from ..kernels.language.channel_chunks import num_chunks
 from ..kernels.pointwise.channel_broadcast import gate_slices
 from .builder import Builder
-from .operator import Launch, Operator, by_pixel
+from .operator import STRIDED, Launch, Operator, by_pixel
 from .passes import channels_of, forward, forward_by_pixel
 from .row_tiles import tiles_by_pixel
 from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
@@ -108,6 +108,7 @@ GATE_MULTIPLY = Operator(
     multiply_backward,
     {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_values_grad},
     saves={"input"},
+    strided=STRIDED,
 )
 GATE_ADD = Operator(
     "gate_add",

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.kernels.pointwise import channel_broadcast as kernels
 from tvdnn.kernels.pointwise.channel_broadcast import FUNCTIONS, gate_slices
@@ -63,6 +71,21 @@ def test_sums_do_not_depend_on_the_run(generator: torch.Generator) -> None:
     whole = gradient(x, gates, dy)
     for rows in (slice(0, 1), slice(1, 5)):
         assert torch.equal(gradient(x[rows], gates[rows], dy[rows]), whole[rows])
+
+
+def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
+    """Ranges have the bits of maps of their own. Nothing beside them is read or written."""
+    x, dy = (randn((3, 35, 18), torch.bfloat16, generator) for _ in range(2))
+    gates, results = randn((3, 18), torch.bfloat16, generator), []
+    for place in (torch.clone, as_range):
+        y, dx, dgates = (place(poisoned_like(each)) for each in (x, x, gates))
+        sums = poisoned((3, gate_slices(35, 18), 18), torch.float32, x.device)
+        kernels.gate(place(x), place(gates), y)
+        kernels.gate_grad(place(x), place(gates), place(dy), dx, sums)
+        kernels.sum_slices(sums, dgates)
+        results.append((y, dx, dgates, sums))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(is_poisoned_beside(part) for part in results[1][:3])
 
 
 @pytest.mark.gpu
