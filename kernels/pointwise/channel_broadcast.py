@@ -58,7 +58,8 @@ def _gate_kernel(
 @triton.jit(do_not_specialize=["num_pixels", "slices"])
 def _gate_grad_kernel(
     x_ptr, gate_ptr, dy_ptr, dx_ptr, sums_ptr, num_pixels, channels, x_pitch, dy_pitch, dx_pitch,
-    gate_stride, slices, PRECISION: tl.constexpr, ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
+    gate_stride, slices, PRECISION: tl.constexpr,
+    ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
     ALIGN: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     channels = channels // ALIGN * ALIGN
@@ -138,8 +139,8 @@ def gate_grad(
     pitches = (0 if each is None else pitch_of(each) for each in maps)
     _gate_grad_kernel[grid](
         x, gates, dy, dx, sums, dy.shape[1], dy.shape[2], *pitches,
-        0 if gates is None else _stride(gates), grid[1], ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None,
-        PRECISION=precision, **tile, num_warps=NUM_WARPS,
+        0 if gates is None else _stride(gates), grid[1],
+        ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None, PRECISION=precision, **tile, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
