@@ -140,7 +140,8 @@ def gate_grad(
     _gate_grad_kernel[grid](
         x, gates, dy, dx, sums, dy.shape[1], dy.shape[2], *pitches,
         0 if gates is None else _stride(gates), grid[1],
-        ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None, PRECISION=precision, **tile, num_warps=NUM_WARPS,
+        ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None, PRECISION=precision,
+        **tile, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
