@@ -17,6 +17,7 @@ SETS = {
     "regnet_y_400mf": "RegNetY-400MF's convolutions in groups, N = 256",
     "regnet_y_3_2gf": "RegNetY-3.2GF's convolutions in groups, N = 256",
     "regnet_y_16gf": "RegNetY-16GF's convolutions in groups, N = 256",
+    "few channels": "Other networks' convolutions of few channels, N = 256",
     "moments": "ResNet-50's convolutions that leave moments, N = 256",
     "fused": "VGG-16's convolutions, fused, N = 256",
     "linear": "VGG-16's linear layers, N = 256",

@@ -31,6 +31,7 @@ from .tiles import (
     specialized_tile,
     step_channels,
 )
+from .windows_tile import windows_tile
 
 MERGED: Final = {"BLOCK_P": 64, "BLOCK_C": 32, "num_warps": 4}  # cells, channels
 BLOCK_C: Final = 32  # channels of a program that finds moments in a stored map
@@ -102,6 +103,9 @@ def moment_cells(
     whole = groups == 1 or band % step_channels(dtype) == 0
     if not (taps.suits_tiles and whole and out_aligned) or exact:
         return None
+    windows = windows_tile(taps, dtype, in_sides[1])
+    if windows is not None:
+        return MomentCells(out_sides, windows.pixels(windows.box(*out_sides)), False)
     if taps.in_channels < FEW_CHANNELS:
         tile = im2col_tile(taps)
         return MomentCells(out_sides, part_of(box_of(*out_sides, tile.pixels), tile.parts), False)

@@ -1,10 +1,10 @@
 """Convolution over NHWC maps: launchers and references of the forward pass and the data gradient.
 
-Weights are packed by pack_weight.py. pointer.py has the kernel for every shape, im2col.py that for
-few channels, tma.py and warp_specialized.py those for maps that suit tensor descriptors. The
-kernel, its tile and the order of its sums depend on every size but the number of samples. A
-sample's result therefore has the same bits in every launch. `precision` is "ieee" or "tf32", for
-float32 maps. Pairs are (h, w). Maps may be channel ranges.
+Weights are packed by pack_weight.py. pointer.py has the kernel for every shape, im2col.py and
+windows.py those for few channels, tma.py and warp_specialized.py those for maps that suit tensor
+descriptors. The kernel, its tile and the order of its sums depend on every size but the number of
+samples. A sample's result therefore has the same bits in every launch. `precision` is "ieee" or
+"tf32", for float32 maps. Pairs are (h, w). Maps may be channel ranges.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d as torch_conv2d
-from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
 from ..codec.sign_bits import passes_reference
@@ -39,7 +38,10 @@ from .launch import (
     weights_of,
 )
 from .pack_weight import of_groups
+from .row_tiles import rows_read, rows_spread
 from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
+from .windows_launch import launch_windows
+from .windows_tile import windows_tile
 
 
 @costing(cost.forward)
@@ -53,6 +55,7 @@ def conv2d(
 
     packed [K, R, S, C/g], or of bands (bands.py), is that of `pack_weight`. With bands NaN and
     infinity of an input channel make NaN of the outputs of all groups whose band has it.
+    With few channels they may make NaN of up to three outputs beside those that read them.
     `out_precision` is the precision of the products that read y, by default the same. With `relu`
     negative outputs become 0. `moments`, if given, get those that `cell_moments` finds for `cells`
     of y; x must start at a whole cell.
@@ -108,7 +111,11 @@ def conv2d_grad_input(
     flipped = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
     taps = _filter(dy, packed, groups, stride=(1, 1), padding=flipped, dilation=dilation)
     epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=out_precision or precision)
-    if not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
+    windows = windows_tile(taps, dy.dtype, dy.shape[2]) if stride == (1, 1) else None
+    if windows is not None:
+        launch_windows(dy, packed, dx, taps, epilogue, windows)
+        sum_apart(dx, epilogue)
+    elif not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
         launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
         sum_apart(dx, epilogue)
     elif stride == (1, 1):
@@ -146,8 +153,11 @@ def _launch_forward(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> None:
     read, box_taps = _at_stride_1(x, taps)
+    windows = windows_tile(taps, x.dtype, x.shape[2])
     left = False
-    if _suits_box(read, y, box_taps, precision):
+    if windows is not None:
+        left = launch_windows(x, packed, y, taps, epilogue, windows)
+    elif _suits_box(read, y, box_taps, precision):
         left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
@@ -282,7 +292,7 @@ def conv2d_grad_input_reference(
     grouped = own.unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
     weight = grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)
     rows = dx.shape[1]
-    dy, reached = _rows_spread(dy, rows, packed.shape[1], stride, padding, dilation)
+    dy, reached = rows_spread(dy, rows, packed.shape[1], stride, padding, dilation)
     with rounding(precision):
         for part, out in _runs(dy, dx):
             size = (out.shape[0], out.shape[3], reached, out.shape[2])
@@ -296,30 +306,6 @@ def conv2d_grad_input_reference(
         dx.masked_fill_(~passing, 0.0)
     if sums is not None:
         sum_cells_reference(dx, sums)
-
-
-def rows_read(
-    x: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
-) -> tuple[Tensor, Pair]:
-    """x and its padding, such that windows of `taps` rows give `rows` rows.
-
-    A tile of rows holds neighbour rows at one or both ends. Missing rows are padded with zeros.
-    """
-    reach = dilation[0] * (taps - 1) + 1
-    if (x.shape[1] + 2 * padding[0] - reach) // stride[0] + 1 == rows:
-        return x, padding
-    below = (rows - 1) * stride[0] + reach - padding[0] - x.shape[1]
-    return pad(x, (0, 0, 0, 0, padding[0], below)), (0, padding[1])
-
-
-def _rows_spread(
-    dy: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
-) -> tuple[Tensor, int]:
-    """dy, padded below if needed, and the rows that its spreading gives, at least `rows`."""
-    margin = dilation[0] * (taps - 1) + 1 - 2 * padding[0]
-    missing = -(-max(0, rows - margin - stride[0] + 1) // stride[0]) + 1 - dy.shape[1]
-    dy = pad(dy, (0, 0, 0, 0, 0, missing)) if missing > 0 else dy
-    return dy, max(rows, (dy.shape[1] - 1) * stride[0] + margin)
 
 
 def _computed(tensor: Tensor) -> Tensor:

@@ -81,10 +81,10 @@ def store_sums(
         acc = rectified(acc)
     if POOL:
         rounded = stored(acc, y_desc.dtype, PRECISION).to(tl.float32)
-        largest, tap = _max_of_windows(rounded, BLOCK_K, BLOCK_N * BLOCK_H, BLOCK_W)
+        largest, tap = max_of_windows(rounded, BLOCK_K, BLOCK_N * BLOCK_H, BLOCK_W)
         y = largest.T.to(y_desc.dtype).reshape(y_desc.block_shape)
         y_desc.store(place_of(n, h // 2, w // 2, k, group, BY_GROUP), y)
-        _store_codes(
+        store_codes(
             codes_ptr, tap, n, h // 2, w // 2, k, num_samples, height // 2, width // 2,
             out_c, stop_of(k, out_c, group, BY_GROUP), BLOCK_N, BLOCK_H // 2, BLOCK_W // 2, BLOCK_K,
         )  # fmt: skip
@@ -216,7 +216,9 @@ def _store_moments(
 
 
 @triton.jit
-def _max_of_windows(y, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def max_of_windows(
+    y, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
     """Maxima and taps [BLOCK_K, windows] of the windows 2x2 of y [BLOCK_K, ROWS * COLUMNS]."""
     left, right = tl.split(y.reshape(BLOCK_K, ROWS // 2, 2, COLUMNS // 2, 2))
     first, third = tl.split(left.permute(0, 1, 3, 2))
@@ -227,10 +229,10 @@ def _max_of_windows(y, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.co
 
 
 @triton.jit
-def _store_codes(
+def store_codes(
     codes_ptr, tap, n, h, w, k, num_samples, height, width, out_c, stop,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Store the taps [BLOCK_K, windows] of the box of windows at (n, h, w) as argmax codes.
 
     Those from channel `stop` on are not stored.

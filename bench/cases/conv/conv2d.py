@@ -174,6 +174,7 @@ CASES = (
         (
             *measured("conv2d", "vgg16", bias=False),
             *measured("conv2d", "resnet50", bias=False),
+            *measured("conv2d", "few channels", bias=False),
             *measured_in_groups("conv2d", bias=False),
             *measured("conv2d, ReLU", "vgg16", of="fused", relu=True),
             *measured(
@@ -228,6 +229,7 @@ CASES = (
         (
             *measured("conv2d_grad_input", "vgg16"),
             *measured("conv2d_grad_input", "resnet50"),
+            *measured("conv2d_grad_input", "few channels"),
             *measured_in_groups("conv2d_grad_input"),
             *measured("conv2d_grad_input, mask", "vgg16", of="fused", masked=True),
         ),

@@ -20,6 +20,9 @@ CHECKED: Final[dict[str, Settings]] = {
     "1x1": {"taps": 1},
     "few channels": {"channels": 3},
     "few channels, tf32": {"channels": 3, **WIDE},
+    "few channels, 7x7, stride 2": {"channels": 3, "taps": 7, "stride": 2},
+    "18 channels": {"channels": 18},
+    "24 channels, 5x5": {"channels": 24, "taps": 5},
     "40 channels": {"channels": 40},
     "40 channels, 1x1, tf32": {"channels": 40, "taps": 1, **WIDE},
     "120 channels": {"channels": 120},
@@ -58,11 +61,13 @@ RELU: Final = {"relu": True}
 FIRST, BOX, NARROW = Layer(56, 3, 64), Layer(14, 128, 256), Layer(56, 64, 64)
 STRIDED, ROWS, LARGE = Layer(14, 64, 128, stride=2), Layer(112, 128, 256), Layer(224, 64, 64)
 SPREAD: Final = Layer(14, 64, 128, stride=2, dilation=2)
+WINDOWS: Final = (Layer(192, 24, 24), Layer(56, 16, 20))
 FORWARD: Final = (
     _at(BOX, RELU, HALF, tuned=True),
     _at(BOX, RELU, WIDE),
-    _at(FIRST, RELU, HALF, tuned=True),
-    _at(FIRST, RELU, WIDE),
+    _at(FIRST, RELU, HALF),
+    _at(FIRST, RELU, WIDE, tuned=True),
+    *(_at(layer, RELU, HALF) for layer in (*WINDOWS, Layer(227, 3, 64, 11, 4))),
     _at(FIRST, RELU, EXACT),
     *both(NARROW, RELU),
     _at(Layer(14, 96, 40), RELU, HALF, tuned=True),
@@ -92,6 +97,8 @@ MOMENTS: Final = tuple(
     _at(layer, {"moments": True, "bias": False, "out_precision": "ieee"}, kind)
     for layer, kind in (
         (Layer(224, 3, 64, 7, 2), HALF),
+        (Layer(224, 3, 32, 3, 2), HALF),
+        (WINDOWS[0], HALF),
         (Layer(56, 64, 256, 1), HALF),
         (Layer(56, 64, 64), HALF),
         (Layer(56, 96, 128, 1), HALF),
@@ -111,8 +118,7 @@ MOMENTS: Final = tuple(
 POOLED: Final = (
     _at(BOX, HALF, tuned=True),
     _at(BOX, WIDE),
-    _at(NARROW, HALF),
-    _at(Layer(56, 128, 256), HALF),
+    *(_at(layer, HALF) for layer in (NARROW, FIRST, Layer(56, 128, 256))),
     _at(STRIDED, HALF),
     _at(LARGE, WIDE),
     _at(Layer(56, 128, 128, groups=32), HALF),
@@ -136,6 +142,8 @@ GRADIENTS: Final = (
     # Where products widen no tile, a kernel of its own sums the cells.
     _at(Layer(112, 64, 64), MASKED, {"cell": 8}, WIDE, wgmma=widens()),
     _at(Layer(14, 3, 64), MASKED, HALF),
+    *(_at(layer, MASKED, HALF) for layer in WINDOWS),
+    _at(WINDOWS[0], BY_BITS, HALF),
     *both(STRIDED, MASKED),
     _at(STRIDED, BY_BITS, HALF),
     _at(Layer(14, 24, 64), BY_BITS, WIDE),

@@ -147,6 +147,12 @@ RESNEXT101: Final = _resnext(8, (3, 4, 23, 3))
 REGNET_Y_400MF: Final = _in_groups(112, (48, 104, 208, 440), (1, 3, 6, 6), 8)
 REGNET_Y_3_2GF: Final = _in_groups(112, (72, 216, 576, 1512), (2, 5, 13, 1), 24)
 REGNET_Y_16GF: Final = _in_groups(112, (224, 448, 1232, 3024), (2, 4, 11, 1), 112)
+# Of EfficientNet-v2-S, Res2Net-50, HRNet-W18 and DenseNet-121.
+FEW_CHANNELS: Final = (
+    Layer(224, 3, 32, stride=2), Layer(192, 24, 24), Layer(192, 24, 96, stride=2),
+    Layer(96, 48, 192, stride=2), Layer(56, 18, 18), Layer(28, 36, 36), Layer(56, 26, 26),
+    Layer(56, 128, 32),
+)  # fmt: skip
 NETWORKS: Final = {
     "vgg16": VGG16,
     "resnet50": RESNET50,
@@ -155,6 +161,7 @@ NETWORKS: Final = {
     "regnet_y_400mf": REGNET_Y_400MF,
     "regnet_y_3_2gf": REGNET_Y_3_2GF,
     "regnet_y_16gf": REGNET_Y_16GF,
+    "few channels": FEW_CHANNELS,
 }
 GROUPED: Final = ("resnext50", "resnext101", "regnet_y_400mf", "regnet_y_3_2gf", "regnet_y_16gf")
 SMALL: Final = Layer(7, 8, 16, 3, 2)  # which tests compare with cuDNN's counterpart

@@ -21,7 +21,8 @@ from ...language.overrides import configured
 from ...reduce.partials import sum_partials
 from .. import cost
 from ..bands import in_units
-from ..conv2d import rounding, rows_read
+from ..conv2d import rounding
+from ..row_tiles import rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
