@@ -64,3 +64,13 @@ def split_even_odd(maps: Tensor) -> Tensor:
     row = width * pitch
     sides = (samples, height // 2, 2, width // 2, pitch + channels)
     return maps.as_strided(sides, (height * row, 2 * row, row, 2 * pitch, 1))
+
+
+def merged_pixels(maps: Tensor, count: int) -> Tensor | None:
+    """View [N, H, W / count, count * C]: adjacent pixels as one. None for a part of wider maps."""
+    samples, height, width, channels = maps.shape
+    if count == 1:
+        return maps
+    if not maps.is_contiguous():
+        return None
+    return maps.view(samples, height, width // count, count * channels)

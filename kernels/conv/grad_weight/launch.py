@@ -14,7 +14,7 @@ from torch import Tensor, contiguous_format
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ...language.channel_ranges import flat_rows, flat_samples, pitch_of
+from ...language.channel_ranges import flat_rows, flat_samples, merged_pixels, pitch_of
 from ...language.cost import costing
 from ...language.gluon import swizzled
 from ...language.overrides import configured
@@ -23,14 +23,16 @@ from .. import cost
 from ..bands import in_units
 from ..conv2d import rounding
 from ..row_tiles import rows_read
-from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
+from ..row_windows import geometry_of
+from ..tiles import FEW_CHANNELS, Filter, Pair, Tile, has_descriptors
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
+from .row_windows import grad_weight_windows_kernel
 from .running_sums import GradWeightPlan
+from .shape import GradWeightShape
 from .split_plan import (
-    GradWeightShape,
     LaunchPlan,
     edge_block,
     filter_of_sums,
@@ -39,6 +41,7 @@ from .split_plan import (
     work_of,
 )
 from .transposed import grad_weight_transposed_kernel
+from .windows_plan import window_of, windows_box
 
 __all__ = [
     "GradWeightPlan",
@@ -215,6 +218,28 @@ def _launch_per_sample(
     )  # fmt: skip
 
 
+def _launch_windows(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
+    splits: range,
+) -> None:  # fmt: skip
+    tile, taps = work.tile, layer.taps
+    outputs, box, window = tile.parts, windows_box(layer, tile), window_of(layer, tile)
+    grouped = merged_pixels(dy, outputs)
+    is_box = grouped is not None and has_descriptors(grouped)
+    if is_box:
+        gradient = TensorDescriptor.from_tensor(grouped, [*box, tile.out_channels])
+    grad_weight_windows_kernel[(work.programs * (len(splits) // outputs),)](
+        x, gradient if is_box else dy, partials, geometry_of(x, taps, window), int(first),
+        x.shape[0], dy.shape[1], dy.shape[2] // outputs,
+        work.unit, work.splits // outputs, splits.start // outputs,
+        **window.constants(taps), OUT_C=taps.out_channels, PITCH=pitch_of(x), DY_PITCH=pitch_of(dy),
+        DY_IS_BOX=is_box, SWAP=_swaps(tile, layer.dtype),
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
+        BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
 def _launch_gather(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
     splits: range,
@@ -252,6 +277,7 @@ def _launch_im2col(
 
 Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan, range], None]
 _LAUNCHES: Final[dict[str, Launch]] = {
+    "windows": _launch_windows,
     "transposed": _launch_transposed,
     "flat": _launch_flat,
     "taps": _launch_flat,

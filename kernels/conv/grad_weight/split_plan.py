@@ -29,9 +29,13 @@ from ..tiles import (
     step_channels,
 )
 from .running_sums import GradWeightPlan
+from .shape import GradWeightShape
 from .splits import NBYTES_RATE, splits_of
+from .windows_plan import suits_windows, windows_programs, windows_tile, windows_unit
 
-Kernel = Literal["transposed", "flat", "taps", "per_sample", "sample_taps", "im2col", "gather"]
+Kernel = Literal[
+    "windows", "transposed", "flat", "taps", "per_sample", "sample_taps", "im2col", "gather"
+]
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
 STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
@@ -42,23 +46,6 @@ UNIT_SAMPLES: Final = 64  # samples of a unit, at most
 TRANSPOSED_PIXELS: Final = 32  # pixels of a step of the kernel that transposes x
 SAMPLES: Final = 256  # samples of the launch for which splits are chosen
 FLOPS_RATE: Final = 7e14  # operations a second of an H200
-
-
-@dataclass(frozen=True, slots=True)
-class GradWeightShape:
-    """The sizes and types of a convolution that a plan depends on."""
-
-    in_sides: Pair  # height and width of x
-    out_sides: Pair  # height and width of dy
-    taps: Filter
-    dtype: torch.dtype
-    precision: str
-    pitches: Pair  # channels from one pixel to the next of x and of dy
-
-    @property
-    def out_pixels(self) -> int:
-        """Pixels of dy."""
-        return self.out_sides[0] * self.out_sides[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +105,9 @@ def _work_of(
     tile = _TILES.get(kernel, _tile)(layer)
     sums = 3 if kernel in ("taps", "sample_taps", "transposed") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
-    if kernel == "transposed":
+    if kernel == "windows":
+        unit, steps = windows_unit(layer, tile, UNIT_STEPS)
+    elif kernel == "transposed":
         unit, steps = _transposed_unit(layer)
     elif kernel in ("per_sample", "sample_taps"):
         unit, steps = tile.pixels, layer.out_pixels
@@ -127,9 +116,12 @@ def _work_of(
         crosses_samples = kernel == "gather"
         steps = cdiv(unit * layer.out_pixels, tile.pixels) if crosses_samples else unit * runs
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
-    programs = _programs(layer.taps, tile) // sums
+    if kernel == "windows":
+        programs = windows_programs(layer, tile)
+    else:
+        programs = _programs(layer.taps, tile) // sums
     slots = sms * (1 if kernel == "transposed" else _residents(tile, sums, layer.dtype, shared))
-    sums_nbytes = _weight_nbytes(layer.taps)
+    sums_nbytes = 4 * layer.taps.channels[1] * layer.taps.num_taps * layer.taps.widths[0]
     splits, edges = splits_of(programs, steps, edge, slots, sums_nbytes, _launch_s(layer))
     return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges)
 
@@ -137,10 +129,6 @@ def _work_of(
 def _unit_of(amount: int, least: int) -> int:
     """Samples, a power of two, of `amount` steps each that have at least `least` steps."""
     return block_of(cdiv(least, max(1, amount)), 1, UNIT_SAMPLES)
-
-
-def _weight_nbytes(taps: Filter) -> int:
-    return 4 * taps.channels[1] * taps.num_taps * taps.widths[0]
 
 
 def forget() -> None:
@@ -152,7 +140,11 @@ def forget() -> None:
 
 
 def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Kernel:
-    if not _suits_descriptors(layer, capability):
+    aligned = _suits_descriptors(layer, capability)
+    before_hopper = (0, 0) < capability < (9, 0)
+    if not before_hopper and suits_windows(layer, aligned=aligned, flat=_is_flat(layer)):
+        return "windows"
+    if not aligned:
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
         return "im2col"
@@ -291,6 +283,7 @@ def _transposed_unit(layer: GradWeightShape) -> tuple[int, int]:
 
 
 _TILES: Final[dict[str, Callable[[GradWeightShape], Tile]]] = {
+    "windows": windows_tile,
     "im2col": _im2col_tile,
     "gather": _gather_tile,
     "transposed": _transposed_tile,

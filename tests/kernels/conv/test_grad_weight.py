@@ -82,12 +82,20 @@ def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] 
     return sums
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *, transposed: bool = False, **constants: int) -> None:
-    """Plans follow from these constants for a while. They transpose maps only if `transposed`."""
+def planned(
+    monkeypatch: pytest.MonkeyPatch, *, transposed: bool = False, windows: bool = False,
+    **constants: int,
+) -> None:  # fmt: skip
+    """Plans follow from these constants for a while.
+
+    They transpose maps only if `transposed`, and sum windows of rows only if `windows`.
+    """
     for name, value in constants.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, value)
     if not transposed:
         monkeypatch.setattr(conv_grad_weight_plan, "_suits_transposing", lambda *_: False)
+    if not windows:
+        monkeypatch.setattr(conv_grad_weight_plan, "suits_windows", lambda *_, **__: False)
     conv_grad_weight_plan.forget()
 
 
@@ -236,7 +244,7 @@ def test_no_samples_leave_sums_as_they_are(
 @pytest.mark.parametrize(
     ("side", "channels", "splits"),
     [
-        (224, (3, 64), 392),
+        (224, (3, 64), 264),
         (224, (64, 64), 29),
         (112, (64, 128), 44),
         (56, (256, 256), 8),

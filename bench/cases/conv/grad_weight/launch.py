@@ -94,10 +94,18 @@ LAYERS: Final = (  # of products in bfloat16 by each of the algorithms
     *(Layer(56, 128, 256), Layer(56, 256, 256), Layer(14, 512, 512), *BY_STRIDE),
 )
 UNEVEN: Final = (Layer(56, 72, 24, 1), Layer(56, 24, 120), Layer(14, 112, 40, 1))
+WINDOWS: Final = (
+    Layer(224, 3, 64, 7, 2),
+    Layer(192, 24, 24),
+    Layer(56, 18, 18),
+    Layer(56, 256, 18),
+)
+WINDOWS_BY_STRIDE: Final = (Layer(192, 24, 96, stride=2), Layer(224, 3, 96, 4, 4, pad=0))
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
 COMPILED: Final = (
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
+    *(each for layer in (*WINDOWS, *WINDOWS_BY_STRIDE) for each in _both_runs(layer, HALF)),
     *(each for layer in UNEVEN for each in _both_runs(layer, HALF)),
     *_both_runs(Layer(56, 18, 18, padded=True), HALF, wgmma=False),
     *_both_runs(Layer(28, 122, 244, 1, padded=True), HALF),
@@ -136,6 +144,7 @@ CASES = (
         (
             *measured("conv2d_grad_weight", "vgg16", make=_whole),
             *measured("conv2d_grad_weight", "resnet50", make=_whole),
+            *measured("conv2d_grad_weight", "few channels", make=_whole),
             *measured_in_groups("conv2d_grad_weight", make=_whole),
         ),
         odd=False,
