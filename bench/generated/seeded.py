@@ -40,7 +40,7 @@ MENDED: Final = (
     ),
     Fault(
         "sum over a concatenation",
-        "tvdnn/ops/expand.py",
+        "tvdnn/ops/in_place.py",
         "values = b.values_in[target.buffer]",
         "values = b.values_in[target.buffer];"
         " values = [each for each in values if not b.is_range(b.buffer_of[each])]",
@@ -214,7 +214,7 @@ FURTHER: Final = (
     ),
     Fault(
         "output written over",
-        "tvdnn/ops/expand.py",
+        "tvdnn/ops/in_place.py",
         'if "output" in OPERATORS[b.makers[value].kind].saves:',
         "if False:",
         "a map is written over whose maker reads it backward",
