@@ -32,6 +32,11 @@ def is_aligned(sides: tuple[int, int], channels: int, pitch: int, itemsize: int)
     return (pitch if sides != (1, 1) else channels) * itemsize % ALIGNMENT == 0
 
 
+def with_channels(maps: Tensor, channels: int) -> Tensor:
+    """View of a range as one of so many channels, no more than the pitch."""
+    return maps.as_strided((*maps.shape[:3], channels), maps.stride())
+
+
 def is_range(maps: Tensor) -> bool:
     """Whether a map is contiguous or a channel range of a contiguous map, with all its pixels."""
     _, height, width, _ = maps.shape

@@ -14,7 +14,13 @@ from torch import Tensor, contiguous_format
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ...language.channel_ranges import flat_rows, flat_samples, merged_pixels, pitch_of
+from ...language.channel_ranges import (
+    flat_rows,
+    flat_samples,
+    merged_pixels,
+    pitch_of,
+    with_channels,
+)
 from ...language.cost import costing
 from ...language.gluon import swizzled
 from ...language.overrides import configured
@@ -222,7 +228,9 @@ def _launch_windows(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
     splits: range,
 ) -> None:  # fmt: skip
+    own, layer = layer.taps, layer.with_padding
     tile, taps = work.tile, layer.taps
+    x, dy = (with_channels(*each) for each in zip((x, dy), taps.channels, strict=True))
     outputs, box, window = tile.parts, windows_box(layer, tile), window_of(layer, tile)
     grouped = merged_pixels(dy, outputs)
     is_box = grouped is not None and has_descriptors(grouped)
@@ -232,7 +240,8 @@ def _launch_windows(
         x, gradient if is_box else dy, partials, geometry_of(x, taps, window), int(first),
         x.shape[0], dy.shape[1], dy.shape[2] // outputs,
         work.unit, work.splits // outputs, splits.start // outputs,
-        **window.constants(taps), OUT_C=taps.out_channels, PITCH=pitch_of(x), DY_PITCH=pitch_of(dy),
+        **window.constants(taps), OUT_C=taps.out_channels,
+        OWN_C=own.in_channels, OWN_OUT_C=own.out_channels, PITCH=pitch_of(x), DY_PITCH=pitch_of(dy),
         DY_IS_BOX=is_box, SWAP=_swaps(tile, layer.dtype),
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,

@@ -56,17 +56,23 @@ def _load_dy(
 @triton.jit
 def _sums_at(
     partials_ptr, uk, e, OUT_C: tl.constexpr, C: tl.constexpr,
+    OWN_OUT_C: tl.constexpr, OWN_C: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, STRIDE_W: tl.constexpr, LEAD: tl.constexpr,
     E_ROW: tl.constexpr, OUTPUTS: tl.constexpr, SWAP: tl.constexpr,
 ):  # fmt: skip
     """Pointers to the sums of outputs' channels and elements, and which products are sums.
 
-    An element of a window is no tap of those of the outputs that lie too far from it.
+    An element of a window is no tap of those of the outputs that lie too far from it. Channels
+    behind the own ones have no sums.
     """
     uk, e = (uk[None, :], e[:, None]) if SWAP else (uk[:, None], e[None, :])
     tap = e % E_ROW - LEAD - uk // OUT_C * (STRIDE_W * C)
     mask = (uk < OUTPUTS * OUT_C) & (e < R * E_ROW) & (tap >= 0) & (tap < S * C)
-    return partials_ptr + ((uk * R + e // E_ROW) * (S * C) + tap), mask
+    if OWN_C != C or OWN_OUT_C != OUT_C:
+        mask &= (tap % C < OWN_C) & (uk % OUT_C < OWN_OUT_C)
+        uk = uk // OUT_C * OWN_OUT_C + uk % OUT_C
+        tap = tap // C * OWN_C + tap % C
+    return partials_ptr + ((uk * R + e // E_ROW) * (S * OWN_C) + tap), mask
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -74,8 +80,8 @@ def grad_weight_windows_kernel(
     x_ptr, dy, partials_ptr, geometry, first, num_samples, out_h, out_w, unit, splits, range_start,
     R: tl.constexpr, S: tl.constexpr, C: tl.constexpr, STRIDE_H: tl.constexpr,
     STRIDE_W: tl.constexpr, OUTPUTS: tl.constexpr, LEAD: tl.constexpr, E_ROW: tl.constexpr,
-    V: tl.constexpr, VC: tl.constexpr, OUT_C: tl.constexpr,
-    PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
+    V: tl.constexpr, VC: tl.constexpr, OUT_C: tl.constexpr, OWN_C: tl.constexpr,
+    OWN_OUT_C: tl.constexpr, PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
     DY_IS_BOX: tl.constexpr, SWAP: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, STAGES: tl.constexpr,
@@ -83,7 +89,8 @@ def grad_weight_windows_kernel(
     """A step is a box of groups of OUTPUTS adjacent pixels of a row; out_w counts such groups.
 
     Products are of the channels of a group's outputs by elements, with SWAP of these by those. Each
-    output has sums of its own, which are adjacent splits.
+    output has sums of its own, which are adjacent splits. Of padded maps all channels are summed,
+    and sums of the own ones are stored.
     """
     GROUPS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     TILES_E: tl.constexpr = (R * E_ROW + BLOCK_E - 1) // BLOCK_E
@@ -92,12 +99,12 @@ def grad_weight_windows_kernel(
     first_uk = tl.program_id(0) // TILES_E % TILES_K * BLOCK_K
     uk = first_uk + tl.arange(0, BLOCK_K)
     split = tl.program_id(0) // (TILES_E * TILES_K)
-    partials_ptr += split.to(tl.int64) * (OUTPUTS * OUT_C * R * S * C)
+    partials_ptr += split.to(tl.int64) * (OUTPUTS * OWN_OUT_C * R * S * OWN_C)
     acc = tl.zeros((BLOCK_E, BLOCK_K) if SWAP else (BLOCK_K, BLOCK_E), tl.float32)
     if first == 0:
         sum_ptrs, mask = _sums_at(
-            partials_ptr, uk, offs_e, OUT_C, C, R, S, STRIDE_W, LEAD, E_ROW, OUTPUTS,
-            SWAP,
+            partials_ptr, uk, offs_e, OUT_C, C, OWN_OUT_C, OWN_C, R, S, STRIDE_W, LEAD, E_ROW,
+            OUTPUTS, SWAP,
         )  # fmt: skip
         acc = tl.load(sum_ptrs, mask, other=0.0)
     tiles_h, tiles_w = tl.cdiv(out_h, BLOCK_H), tl.cdiv(out_w, BLOCK_W)
@@ -128,6 +135,19 @@ def grad_weight_windows_kernel(
             BLOCK_N, BLOCK_H, BLOCK_W,
         )  # fmt: skip
     sum_ptrs, mask = _sums_at(
-        partials_ptr, uk, offs_e, OUT_C, C, R, S, STRIDE_W, LEAD, E_ROW, OUTPUTS, SWAP
+        partials_ptr,
+        uk,
+        offs_e,
+        OUT_C,
+        C,
+        OWN_OUT_C,
+        OWN_C,
+        R,
+        S,
+        STRIDE_W,
+        LEAD,
+        E_ROW,
+        OUTPUTS,
+        SWAP,
     )
     tl.store(sum_ptrs, acc, mask)

@@ -1,9 +1,11 @@
 """The sizes and types of a convolution whose weight gradient is summed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from triton import cdiv
 
+from ...language.channel_ranges import ALIGNMENT
 from ..tiles import Filter, Pair
 
 
@@ -22,3 +24,20 @@ class GradWeightShape:
     def out_pixels(self) -> int:
         """Pixels of dy."""
         return self.out_sides[0] * self.out_sides[1]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether maps are padded to whole 16 bytes, one of them at least."""
+        unit = ALIGNMENT // self.dtype.itemsize
+        whole = tuple(cdiv(each, unit) * unit for each in self.taps.channels)
+        return self.taps.channels != self.pitches == whole
+
+    @property
+    def with_padding(self) -> "GradWeightShape":
+        """The convolution of the padded maps. What their last channels hold has no meaning."""
+        if not self.is_padded:
+            return self
+        in_channels, out_channels = self.pitches
+        sizes = {"in_channels": in_channels, "out_channels": out_channels}
+        taps = replace(self.taps, **sizes, widths=self.pitches, channels=self.pitches)
+        return replace(self, taps=taps)

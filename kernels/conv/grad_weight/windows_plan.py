@@ -6,12 +6,12 @@ serves, `pixels` the groups of that many outputs in a step.
 
 import functools
 import itertools
+from math import inf
 from typing import Final
 
 import torch
 from triton import cdiv
 
-from ...language.channel_ranges import ALIGNMENT
 from ..row_windows import RowWindow, row_window
 from ..tiles import FEW_CHANNELS, TILE_CHANNELS, Box, Filter, Pair, Tile, block_of
 from ..windows_tile import overlapping_box
@@ -23,6 +23,8 @@ ELEMENTS: Final = (32, 64, 128, 256)  # of windows, in a tile
 VECTOR_COST: Final = 4  # of the address, mask and load of a vector: elements stored meanwhile
 PRODUCT_COST: Final = 1 / 128  # of a multiply-add, likewise
 UNIT_SAMPLES: Final = 32  # samples of a unit, at most
+# Sums of a program of padded maps, at most: more places of sums take more registers than there are.
+MOST_PADDED: Final = 64 * 128
 MOST_SUMMED: Final = 4096  # taps times channels, at most
 
 
@@ -32,16 +34,13 @@ def suits_windows(layer: GradWeightShape, *, aligned: bool, flat: bool) -> bool:
     `aligned`: whether TMA can load both maps. `flat`: whether a tap is an offset in the flat map.
     Layers of 64 outputs or more do well without windows if both hold.
     """
+    layer = layer.with_padding
     taps = layer.taps
     plain = taps.blocks == 1 and not taps.has_bands and taps.dilation == (1, 1)
     if not plain or layer.dtype != torch.bfloat16 or taps.num_taps == 1:
         return False
     if taps.num_taps * taps.in_channels > MOST_SUMMED:
         return False
-    unit = ALIGNMENT // layer.dtype.itemsize
-    both = zip(taps.channels, layer.pitches, strict=True)
-    if any(each % unit and pitch == cdiv(each, unit) * unit for each, pitch in both):
-        return False  # TMA moves maps that are padded to whole 16 bytes
     if row_window(layer.taps, layer.in_sides[1], max(OUTPUTS)).vector == 1:
         return False
     if taps.in_channels < FEW_CHANNELS or not aligned:
@@ -53,6 +52,8 @@ def suits_windows(layer: GradWeightShape, *, aligned: bool, flat: bool) -> bool:
 @functools.cache
 def windows_tile(layer: GradWeightShape) -> Tile:
     """The tile of grad_weight/row_windows.py of the least cost for each pixel."""
+    most = MOST_PADDED if layer.is_padded else inf
+    layer = layer.with_padding
     taps = layer.taps
 
     def cost(choice: tuple[int, int]) -> float:
@@ -68,7 +69,7 @@ def windows_tile(layer: GradWeightShape) -> Tile:
         (
             each
             for each in itertools.product(OUTPUTS, ELEMENTS)
-            if layer.out_sides[1] % each[0] == 0
+            if layer.out_sides[1] % each[0] == 0 and _rows_of(taps, each[0]) * each[1] <= most
         ),
         key=cost,
     )
@@ -84,6 +85,7 @@ def _rows_of(taps: Filter, outputs: int) -> int:
 
 def window_of(layer: GradWeightShape, tile: Tile) -> RowWindow:
     """The window of a step of a tile."""
+    layer = layer.with_padding
     return row_window(layer.taps, layer.in_sides[1], tile.parts)
 
 
@@ -105,6 +107,7 @@ def windows_unit(layer: GradWeightShape, tile: Tile, least: int) -> Pair:
 
 def windows_programs(layer: GradWeightShape, tile: Tile) -> int:
     """Programs of one split."""
-    elements = layer.taps.size[0] * window_of(layer, tile).size
-    rows = tile.parts * layer.taps.out_channels
+    taps = layer.with_padding.taps
+    elements = taps.size[0] * window_of(layer, tile).size
+    rows = tile.parts * taps.out_channels
     return cdiv(elements, tile.in_channels) * cdiv(rows, tile.out_channels)

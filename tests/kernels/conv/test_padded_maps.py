@@ -1,6 +1,7 @@
 """Maps whose channels fill no whole 16 bytes, in wider ones that do: TMA moves them as others."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv.batch_stats import cell_moments_reference, moment_cells
 from tvdnn.kernels.conv.grad_weight import launch as grad_weight
 from tvdnn.kernels.conv.grad_weight import split_plan
-from tvdnn.kernels.conv.tiles import suits_descriptors
+from tvdnn.kernels.conv.tiles import Filter, suits_descriptors
 
 POINTS = {"size": (1, 1), "padding": (0, 0)}
 SHAPES = {
@@ -93,11 +94,21 @@ def test_kernels_are_those_of_whole_channels(name: str, generator: torch.Generat
     layer = make(SHAPES[name], torch.bfloat16, generator)
     for place, moved in ((padded, True), (torch.clone, False)):
         x, dy = place(layer.x), place(layer.dy)
-        geometry = (layer.shape.stride, layer.shape.padding, layer.shape.dilation)
-        weight = tuple(layer.weight.shape)
-        taps = split_plan.filter_of_sums(weight, *geometry, 1, x.dtype, "tf32")
+        taps = sums_of(layer.shape, layer.shape.channels)
         assert suits_descriptors(x, dy, taps, "tf32") is moved
         sides = (x.shape[1], x.shape[2]), (dy.shape[1], dy.shape[2])
         pitches = x.stride(2), dy.stride(2)
         shape = split_plan.GradWeightShape(*sides, taps, x.dtype, "tf32", pitches)
-        assert (split_plan.work_of(shape).kernel not in ("gather", "windows")) is moved
+        found = split_plan.work_of(shape).kernel
+        if moved:
+            whole = replace(shape, taps=sums_of(layer.shape, pitches))
+            assert found == split_plan.work_of(whole).kernel
+        else:
+            assert found in ("gather", "windows")
+
+
+def sums_of(shape: Shape, channels: tuple[int, int]) -> Filter:
+    """The filter of the weight's gradient of a layer of these input and output channels."""
+    geometry = (shape.stride, shape.padding, shape.dilation)
+    weight = (*reversed(channels), *shape.size)
+    return split_plan.filter_of_sums(weight, *geometry, 1, torch.bfloat16, "tf32")
