@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from triton import cdiv
 
-from ..language.channel_ranges import ALIGNMENT
+from ..language.channel_ranges import ALIGNMENT, padded_channels
 from .tiles import FEW_CHANNELS, TILE_CHANNELS, Filter, Pair, has_own_tiles, step_channels
 
 WIDE_BLOCK: Final = 128  # output channels of a block where groups have a multiple of them
@@ -78,8 +78,7 @@ def packed_channels(channels: Pair, groups: int, dtype: torch.dtype, precision: 
     exact = dtype == torch.float32 and precision == "ieee"
     if groups > 1 or exact or band < FEW_CHANNELS:
         return band
-    unit = ALIGNMENT // dtype.itemsize
-    return cdiv(band, unit) * unit
+    return padded_channels(band, dtype.itemsize)
 
 
 def packed_shape(

@@ -22,7 +22,7 @@ Box = tuple[int, int, int]
 
 FEW_CHANNELS: Final = 16  # channels below which taps and channels are one axis (im2col)
 TILE_CHANNELS: Final = 64  # output channels of the least tile that tensor descriptors store
-SUMS_OF_16_BYTES: Final = 4
+SUMS_OF_16_BYTES: Final = 4  # float32 values
 WIDE_TILE: Final = 128  # output channels of the widest tile
 GROUP_ALIGNMENT: Final = 8  # channels: 16 bytes of bfloat16
 SUM_CHANNELS: Final = 16  # channels of which sums of products have a multiple

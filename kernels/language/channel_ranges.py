@@ -6,6 +6,7 @@ The pitch of a range is the number of elements from one pixel to the next.
 from typing import Final
 
 from torch import Tensor
+from triton import cdiv
 
 ALIGNMENT: Final = 16  # bytes, of which TMA moves whole multiples
 
@@ -30,6 +31,12 @@ def is_aligned(sides: tuple[int, int], channels: int, pitch: int, itemsize: int)
     Only channels tell so of maps of one pixel: the pitch of a single sample is not known.
     """
     return (pitch if sides != (1, 1) else channels) * itemsize % ALIGNMENT == 0
+
+
+def padded_channels(channels: int, itemsize: int) -> int:
+    """Channels of a map whose pixels are padded to whole 16 bytes."""
+    unit = ALIGNMENT // itemsize
+    return cdiv(channels, unit) * unit
 
 
 def with_channels(maps: Tensor, channels: int) -> Tensor:

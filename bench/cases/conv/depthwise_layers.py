@@ -9,10 +9,10 @@ from torch import Tensor, contiguous_format
 from torch.nn import functional
 
 from bench.cases.case import At, Measured
+from bench.cases.conv.layers import padding_of
 from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
 from bench.cases.operands import F32, Operands, Shape
 
-WORD: Final = 8  # channels in one load of 16 bytes of bfloat16
 TF32: Final = 1e-4  # a value that is stored may round the other way
 # Architectures other than Hopper compile the first alone, which is the least.
 COMPILED = (
@@ -87,7 +87,8 @@ def layer_of(
 
 def beside(size: Shape) -> Shape:
     """The channels before and after those of a map that is padded; () for others."""
-    return (0, -size[3] % WORD) if size[3] % WORD else ()
+    padding = padding_of(size[3])
+    return (0, padding) if padding else ()
 
 
 def peer_of(

@@ -15,10 +15,10 @@ from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.conv.bands import packed_shape, packed_shape_grad_input
 from tvdnn.kernels.conv.batch_stats import MomentCells, moment_cells
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.language.channel_ranges import padded_channels
 from tvdnn.kernels.language.rounding import stored_reference
 
 SAMPLES: Final = 256
-WORD: Final = 8  # channels in one load of 16 bytes of bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Layer:
     dilation: int = 1
     groups: int = 1
     pad: int | None = None  # by default stride 1 keeps the side
-    padded: bool = False  # whether maps lie in wider ones, of a multiple of WORD channels
+    padded: bool = False  # whether maps lie in wider ones, as `padding_of` says
 
     @property
     def name(self) -> str:
@@ -83,7 +83,12 @@ class Layer:
         return self.pitch(self.in_channels), self.pitch(self.out_channels)
 
     def pitch(self, channels: int) -> int:
-        return channels + (-channels % WORD if self.padded else 0)
+        return channels + (padding_of(channels) if self.padded else 0)
+
+
+def padding_of(channels: int) -> int:
+    """The channels that the engine leaves empty behind those of a map that it pads."""
+    return padded_channels(channels, BF16.itemsize) - channels
 
 
 VGG16: Final = (

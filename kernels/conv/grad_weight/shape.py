@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 import torch
-from triton import cdiv
 
-from ...language.channel_ranges import ALIGNMENT
+from ...language.channel_ranges import padded_channels
 from ..tiles import Filter, Pair
 
 
@@ -28,8 +27,8 @@ class GradWeightShape:
     @property
     def is_padded(self) -> bool:
         """Whether maps are padded to whole 16 bytes, one of them at least."""
-        unit = ALIGNMENT // self.dtype.itemsize
-        whole = tuple(cdiv(each, unit) * unit for each in self.taps.channels)
+        itemsize = self.dtype.itemsize
+        whole = tuple(padded_channels(each, itemsize) for each in self.taps.channels)
         return self.taps.channels != self.pitches == whole
 
     @property
