@@ -1,5 +1,6 @@
 """Trainer: forward, loss, backward and update as one planned step inside a device budget."""
 
+import gc
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
@@ -345,6 +346,7 @@ def _measure_foreign(net: nn.Module) -> int:
     own = [each for each in (*net.parameters(), *net.buffers()) if each.device.type == "cuda"]
     if not own:
         return 0
+    gc.collect()  # a former trainer's tensors, if freed later, would be taken off this one's peak
     torch.cuda.reset_peak_memory_stats(own[0].device)
     own_nbytes = sum(each.numel() * each.element_size() for each in own)
     return torch.cuda.memory_allocated(own[0].device) - own_nbytes
