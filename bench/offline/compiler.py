@@ -33,6 +33,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from bench.offline.read_backs import early_read_backs
+from bench.offline.register_operands import products_in_flight
 from bench.offline.sass import disassembled, early_reads
 from bench.offline.variants import (
     Allocated,
@@ -78,6 +79,7 @@ class Report:
     num_wgmma: int
     needs_wgmma: bool
     early_read_backs: int
+    products_in_flight: int
     # of kernels that were assembled
     registers: int | None = None
     spilled_nbytes: int = 0
@@ -177,7 +179,7 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
     common = {"case": variant.case, "arch": arch, "launcher": variant.launcher}
     common |= {"kernel": variant.place, "needs_wgmma": variant.needs_wgmma}
     if isinstance(made, Allocated):
-        reached = ("shared_nbytes", "num_wgmma", "early_read_backs")
+        reached = ("shared_nbytes", "num_wgmma", "early_read_backs", "products_in_flight")
         return Report(**common, **{name: getattr(made, name) for name in reached})
     ptx = made.asm["ptx"]
     log = log or assembled_again(made)
@@ -187,6 +189,7 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
         shared_nbytes=made.metadata.shared,
         num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
         early_read_backs=early_read_backs(made.asm["ttgir"]),
+        products_in_flight=products_in_flight(made.asm["ttgir"]),
         registers=int(used[1]) if used else 0,
         spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
         early_arrivals=early_arrivals(ptx),

@@ -53,6 +53,8 @@ def _faults_on_hopper(report: Report) -> Iterator[str]:
         yield "has products that ptxas serializes"
     if report.early_arrivals:
         yield f"arrives {report.early_arrivals} times before other warps may have waited"
+    if report.products_in_flight:
+        yield f"writes registers that {report.products_in_flight} products may still read"
     if report.early_reads:
         yield f"reads sums of products in {report.early_reads} places before the products end"
     if report.needs_wgmma and not report.num_wgmma:

@@ -19,6 +19,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import JITFunction
 
 from bench.offline.read_backs import early_read_backs
+from bench.offline.register_operands import products_in_flight
 
 Fact = tuple[str, str]
 NO_FACTS: Final = ("constexpr", "i32", "i64")  # types of numbers and of constants
@@ -48,10 +49,13 @@ class Variant:
 class Allocated(Exception):  # noqa: N818
     """Ends a compilation where shared memory is laid out."""
 
-    def __init__(self, shared_nbytes: int, num_wgmma: int, early_read_backs: int) -> None:
+    def __init__(
+        self, shared_nbytes: int, num_wgmma: int, early_read_backs: int, products_in_flight: int
+    ) -> None:
         super().__init__(shared_nbytes)
         self.shared_nbytes, self.num_wgmma = shared_nbytes, num_wgmma
         self.early_read_backs = early_read_backs
+        self.products_in_flight = products_in_flight
 
 
 @contextlib.contextmanager
@@ -161,7 +165,8 @@ def compile_variant(variant: Variant, *, assembles: bool) -> Any:
             allocate(manager)
             manager.run(module, "allocate")
             shared = module.get_int_attr("ttg.shared")
-            raise Allocated(shared, text.count("warp_group_dot "), early_read_backs(text))
+            hazards = early_read_backs(text), products_in_flight(text)
+            raise Allocated(shared, text.count("warp_group_dot "), *hazards)
 
         with replaced(passes, ALLOCATOR, stop):
             return stock(self, module, *rest)

@@ -67,6 +67,21 @@ def rounded_alone(x) -> tl.tensor:
 
 
 @triton.jit
+def ended(acc) -> tl.tensor:
+    """Sums of products of bfloat16, once these have ended.
+
+    Hopper's products of warpgroups may read their first operand from registers, after they were
+    launched. Triton lets the next step of a loop write these before (triton-lang/triton#9433). It
+    waits where the step itself uses the sums, as these no instructions do.
+    """
+    if not PLAIN:
+        acc = tl.inline_asm_elementwise(
+            "// sums", "=r,0", [acc], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return acc
+
+
+@triton.jit
 def add_product(acc, a, b, PRECISION: tl.constexpr) -> tl.tensor:
     """acc + a b. Exact float32 products of a tile are summed by themselves and then added to acc.
 

@@ -9,6 +9,7 @@ import pytest
 
 from bench.offline.compiler import ROOT, Report, without_interpreter
 from bench.offline.limits import faults
+from bench.offline.register_operands import products_in_flight
 from bench.offline.sass import early_reads
 from bench.offline.variants import Variant, covering, facts_of, merged, once_each, quickly_checked
 
@@ -33,7 +34,7 @@ for each in asked:
     assert early_read_backs(made.asm["ttgir"]) == stopped.early_read_backs == 0
     assert made.asm["cubin"]
 """
-SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, True, 0, registers=255)
+SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, True, 0, 0, registers=255)
 
 
 def variant(
@@ -150,6 +151,33 @@ def test_sums_are_used_once_their_products_have_ended(old: str, new: str, reads:
     assert early_reads(WAITS.replace(old, new) if old else WAITS) == reads
 
 
+REGISTERS = "tensor<64x16xbf16, #ttg.dot_op<{opIdx = 0, parent = #mma}>>"
+IN_FLIGHT = f"""
+%acc:2 = scf.for %i = %c0 to %n iter_args(%sum = %zero, %j = %c0) -> (tensor<64x64xf32>, i32) {{
+  %a = ttng.warp_group_dot %x, %y, %sum : {REGISTERS} * !ttg.memdesc<16x64> -> tensor<64x64xf32>
+  %b = ttng.warp_group_dot_wait %a {{pendings = 0 : i32}} : tensor<64x64xf32>
+  scf.yield %b, %k : tensor<64x64xf32>, i32
+}} {{tt.num_stages = 4 : i32}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "products"),
+    [
+        ("", "", 0),
+        ("pendings = 0", "pendings = 1", 1),
+        ("pendings = 0", "pendings = 10", 1),
+        (REGISTERS, "!ttg.memdesc<64x16>", 0),
+    ],
+    ids=["waited for", "in flight", "many in flight", "from shared memory"],
+)
+def test_products_end_before_a_step_writes_their_registers(
+    old: str, new: str, products: int
+) -> None:
+    code = IN_FLIGHT.replace(old, new) if old else IN_FLIGHT
+    assert products_in_flight(code) == products
+
+
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
@@ -158,6 +186,7 @@ def test_sums_are_used_once_their_products_have_ended(old: str, new: str, reads:
         ({"serialized": True}, "serializes"),
         ({"early_arrivals": 2}, "arrives 2 times"),
         ({"early_read_backs": 2}, "loads in 2 places"),
+        ({"products_in_flight": 4}, "registers that 4 products may still read"),
         ({"early_reads": 3}, "reads sums of products in 3 places"),
         ({"num_wgmma": 0}, "no warpgroup products"),
     ],

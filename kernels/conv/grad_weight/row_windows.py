@@ -9,6 +9,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ...language.rounding import ended
 from ..row_windows import load_windows, place_windows, size_of_sample
 from .program_steps import share_of, steps_of
 
@@ -129,7 +130,7 @@ def grad_weight_windows_kernel(
             x_ptr + n.to(tl.int64) * size_of_sample(geometry, PITCH, C, V), in_row, place, offs,
             offs_e, geometry, PITCH, C, R, LEAD, E_ROW, V, VC,
         )  # fmt: skip
-        acc = tl.dot(x.T, grad, acc) if SWAP else tl.dot(grad.T, x, acc)
+        acc = ended(tl.dot(x.T, grad, acc) if SWAP else tl.dot(grad.T, x, acc))
         n, h, w, left, home = _next_box(
             n, h, w, left, home, n_0, h_0, w_0, out_h, out_w, unit, share,
             BLOCK_N, BLOCK_H, BLOCK_W,
