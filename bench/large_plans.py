@@ -108,6 +108,7 @@ def planned_graph(net: nn.Module, x: torch.Tensor, policy: str, **settings: Any)
         fuse=rewrites.fused,
         coded_pools=rewrites.coded_pools,
         masks_by_signs=rewrites.masks_by_signs,
+        remakes_maps=rewrites.remakes_maps,
         optimizer=SGD(momentum=0.9),
         **settings,
     )

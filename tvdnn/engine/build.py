@@ -85,6 +85,7 @@ def training_graph(
     row_tiles: int | None = None,
     updates_last: bool = False,
     masks_by_signs: bool = False,
+    remakes_maps: bool = False,
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
@@ -93,13 +94,14 @@ def training_graph(
     the bytes of a section, `row_tiles` into how many tiles of rows maps are cut if not by size.
     With `updates_last` parameters are updated behind all else, as plans that use a file ask. With
     `masks_by_signs` joined normalizations mask gradients by the signs of their outputs, as plans
-    that round maps ask.
+    that round maps ask. With `remakes_maps` weight gradients make maps that nothing else reads
+    backward again as they load them.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    settings = with_rewrites(settings, Rewrites(fuse, coded_pools, masks_by_signs))
+    settings = with_rewrites(settings, Rewrites(fuse, coded_pools, masks_by_signs, remakes_maps))
     settings = replace(settings, row_tiles=row_tiles, computed_nbytes=found)
     settings = replace(settings, updates_last=updates_last)
     return expand(network, settings)

@@ -63,7 +63,7 @@ def forward(b: Builder, op: Op) -> None:
     for name in op.inputs[1:]:
         reads.append(Use(b.buffer_of[name]))
         if name in b.added_normalized:
-            reads.append(whole(_name(b.added_normalized[name])))
+            reads.append(whole(statistics_of(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
     y = Use(b.buffer_of.get(op.output) or b.new_output(op))
     if _has_signs(op) and b.needs_grad(op.output):
@@ -91,7 +91,7 @@ def backward(b: Builder, op: Op) -> None:
     kept |= not b.may_hand_on(grad, value)
     so_far = sum_so_far(b, value, op)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
-    reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
+    reads = [*([so_far] if so_far else []), Use(grad), whole(statistics_of(op))]
     again = "" if writes or op.output in b.masked_gradients else op.attrs.get("function", "")
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
@@ -127,14 +127,15 @@ def _needs_sums(b: Builder, op: Op) -> bool:
     return op.attrs["training"] or any(b.needs_param_grad(name) for name in op.params[:2])
 
 
-def _name(op: Op) -> str:
+def statistics_of(op: Op) -> str:
+    """The buffer of the statistics that a normalization normalizes by."""
     return f"statistics {op.name}"
 
 
 def _statistics(b: Builder, op: Op) -> str:
     """The buffer with the batch's statistics, or with the running ones in their place."""
     shape = b.shape(op.inputs[0])
-    statistics = b.add_whole(_name(op), Kind.AUX, (3, shape[-1]))
+    statistics = b.add_whole(statistics_of(op), Kind.AUX, (3, shape[-1]))
     tracked = tuple(name for name in op.params[2:] if name)
     if not op.attrs["training"]:
         b.add_pass(op, "recall", (), (whole(statistics),), params=tracked)
@@ -159,7 +160,7 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     """
     if op.output in b.sums:
         return b.sums[op.output]
-    statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
+    statistics, plan = whole(statistics_of(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.gradient_terms[op.output]
     sign = [b.signs_of_range(op.output)] if _masks(b, op) else []
@@ -169,7 +170,7 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     attrs |= {"function": ""} if op.output in b.masked_gradients else {}
     other = _summed_beside(b, op)
     if other is not None:
-        reads += [Use(b.input_of(other)), whole(_name(other))]
+        reads += [Use(b.input_of(other)), whole(statistics_of(other))]
         writes.append(_add_groups(b, other, "grad sums", plan))
     attrs["beside"] = other is not None
     b.add_pass(op, "grad_sums", reads, writes, params=op.params[:2], attrs=attrs)
@@ -194,7 +195,7 @@ def _merged(b: Builder, op: Op, partials: Use) -> tuple[Use, Use]:
     """The gradients of weight and bias, from their sums over slices."""
     weight, bias = op.params[:2]
     sums = (whole(_param_grad(b, op, weight, "scale")), whole(_param_grad(b, op, bias, "shift")))
-    b.add_pass(op, "grad_params", (whole(partials.buffer), whole(_name(op))), sums)
+    b.add_pass(op, "grad_params", (whole(partials.buffer), whole(statistics_of(op))), sums)
     return sums
 
 

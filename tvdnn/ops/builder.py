@@ -32,6 +32,8 @@ class Builder(Masks):
     param_places: dict[str, list[int]] = field(default_factory=dict)
     # By parameter, the sums that ops have left of its gradient.
     partials: dict[str, list[str]] = field(default_factory=dict)
+    # Whether weight gradients make maps again as they load them.
+    remakes_maps: bool = False
     # Whether parameters are updated behind all other passes.
     updates_last: bool = False
     # The parameters whose gradients are whole, and whose updates come last.

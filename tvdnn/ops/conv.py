@@ -18,6 +18,7 @@ from ..kernels.conv.depthwise_grad_weight import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
+from ..kernels.conv.grad_weight.split_plan import remakes_maps
 from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
 from .bias_rounding import round_in_place
@@ -32,6 +33,7 @@ from .conv_launches import (
 from .conv_translator import conv
 from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Operator
 from .pool import add_codes, codes_of
+from .remade_maps import Source, source_of
 from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
 from .statistics import add_cells
 
@@ -166,23 +168,44 @@ def _packing(b: Builder, op: Op) -> dict[str, Any]:
 
 
 def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
-    """The pass that sums the weight's gradient over the convolution's smaller and larger map."""
-    if b.needs_param_grad(op.params[0]):
-        reads = (Use(small), Use(large, halo=halo_of(b, op)))
-        plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
+    """The pass that sums the weight's gradient over the convolution's smaller and larger map.
+
+    Where it can, the launch makes the larger map again as it loads what that was made of.
+    """
+    if not b.needs_param_grad(op.params[0]):
+        return
+    reads: tuple[Use, ...] = (Use(small), Use(large, halo=halo_of(b, op)))
+    plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
+    source = source_of(b, op.inputs[0]) if large == b.input_of(op) else None
+    if source is None or not _remakes(b, op, small, large, source):
         add_weight_sums(b, op, reads, plan, b.product_flops(op, *places))
+        return
+    reads = (Use(small), Use(source.map), source.beside)
+    flops = b.product_flops(op, *places)
+    add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=source.attrs)
+
+
+def _remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
+    """Whether the launch makes the map again, in the sums of the launch that loads it."""
+    shape, settings = filter_shape(b, op), _settings(b, op)
+    sides = _sides(b, large), _sides(b, small)
+    pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
+    return all(remakes_maps(*sides, shape, **settings, pitches=each) for each in pitches)
 
 
 def add_weight_sums(
-    b: Builder, op: Op, reads: Sequence[Use], plan: GradWeightPlan | DepthwisePlan, flops: float
-) -> None:
+    b: Builder, op: Op, reads: Sequence[Use], plan: GradWeightPlan | DepthwisePlan, flops: float,
+    params: tuple[str, ...] = (), attrs: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
     """Running sums of the weight's gradient, one for each split of the work on a map's pixels."""
     k, c, r, s = filter_shape(b, op)
     sums = whole(b.add_partials(op, op.params[0], (plan.splits, k, r, s, c)))
     keeps_rows = not any(any(use.halo) for use in reads)
     least = plan.least_sums if isinstance(plan, GradWeightPlan) and keeps_rows else 0
     settings = {"unit": plan.unit, "reduction": True, "least_sums": least}
-    b.add_pass(op, "grad_weight", reads, (sums,), flops=flops, **settings)
+    b.add_pass(
+        op, "grad_weight", reads, (sums,), flops=flops, params=params, attrs=attrs, **settings
+    )  # fmt: skip
 
 
 def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:

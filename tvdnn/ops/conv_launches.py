@@ -10,6 +10,7 @@ from ..graph import POOL_2X2
 from .bias_rounding import run_round
 from .operator import Launch, launches
 from .optimizer import run_fused_update
+from .remade_maps import made_by_of
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 
@@ -69,9 +70,10 @@ def _run_grad_input(a: Launch) -> None:
 
 def _run_grad_weight(a: Launch) -> None:
     """The sums over both maps. Their plan counts no rows beside a row tile of the larger map."""
-    small, large = a.reads
+    small, large, *_ = a.reads
     own = large.shape[1] - sum(a.beside)
     settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
+    settings |= {"made_by": made_by_of(a)} if "maker" in a.attrs else {}
     a.kernels.conv2d_grad_weight(large, small, a.writes[0], **settings)
 
 

@@ -91,6 +91,8 @@ class Settings:
     chunk_classes: tuple[tuple[int, int], ...] = ()
     # Whether the masks of joined normalizations' ReLUs are signs that stay beside rounded maps.
     masks_by_signs: bool = False
+    # Whether weight gradients make maps that nothing else reads again, as they load them.
+    remakes_maps: bool = False
     # Whether parameters are updated behind all other passes, with whole gradients until then.
     updates_last: bool = False
 
@@ -160,8 +162,9 @@ def expand(network: Network, settings: Settings) -> Graph:
 
 def with_rewrites(settings: Settings, rewrites: Rewrites) -> Settings:
     """The settings with these rewrites in place of their own."""
-    fuse, coded_pools, by_signs = rewrites
-    return replace(settings, fuse=fuse, coded_pools=coded_pools, masks_by_signs=by_signs)
+    fuse, coded_pools, by_signs, remakes = rewrites
+    settings = replace(settings, fuse=fuse, coded_pools=coded_pools)
+    return replace(settings, masks_by_signs=by_signs, remakes_maps=remakes)
 
 
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
@@ -194,6 +197,7 @@ def _builder(
         optimizer=settings.optimizer or SGD(),
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         updates_last=settings.updates_last,
+        remakes_maps=settings.remakes_maps,
         order=ReadOrder(traced, tiled.ops),
         strided=strided,
         padded=padded_widths(plain, strided, in_place),

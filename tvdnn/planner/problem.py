@@ -91,6 +91,7 @@ class Policy:
     fused: bool = True  # plans over fused ops
     coded_pools: bool = False  # plans over ops that are not fused, and poolings that leave codes
     recomputes: bool = False  # may make maps again
+    remakes_maps: bool = False  # plans over weight gradients that make maps again as they load them
     lossy: bool = False  # rounds what backward reads: gradients are not those of `keep`
     searches: bool = False  # tries many plans and takes the fastest
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.
@@ -99,7 +100,9 @@ class Policy:
     def rewrites(self, *, may_round: bool = False) -> Rewrites:
         """The rewrites that the policy plans over; with `may_round` it rounds maps on request.
 
-        Where maps may be rounded, ReLUs behind normalizations mask by signs.
+        Where maps may be rounded, ReLUs behind normalizations mask by signs, and every map that
+        backward reads is one that may be rounded.
         """
         by_signs = self.fused and (self.lossy or may_round)
-        return Rewrites(self.fused, self.coded_pools and not self.fused, by_signs)
+        remakes = self.remakes_maps and not by_signs
+        return Rewrites(self.fused, self.coded_pools and not self.fused, by_signs, remakes)

@@ -9,6 +9,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ...language.rounding import ended
 from .program_steps import (
     add_products,
     first_run,
@@ -19,6 +20,7 @@ from .program_steps import (
     steps_of,
     store_sum,
 )
+from .remade import gated_again, gates_at, normalized_again, normalizer_at
 
 SIZES: Final = (
     "num_samples", "height", "width", "in_c", "out_c", "x_pitch", "dy_pitch",
@@ -66,13 +68,16 @@ def _add_edge(
 def grad_weight_flat_kernel(
     x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums, bands,
     num_samples, height, width, in_c, out_c, x_pitch, dy_pitch, unit, splits, edges,
-    range_start, pad_h, pad_w, dil_h, dil_w,
+    range_start, pad_h, pad_w, dil_h, dil_w, source, coefficient,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     SWAP: tl.constexpr, MERGED: tl.constexpr, BY_GROUP: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program sums one tap at stride 1. Rows outside the map are loaded as zeros.
+
+    With a MAKER, for filters of one tap, x is made again (remade.py). Rows behind a sample's are
+    then not zeros, those of dy are.
 
     A step is a run of pixels of one sample. A step of an edge split is a run down an edge column.
     """
@@ -102,10 +107,18 @@ def grad_weight_flat_kernel(
             split, splits, unit, num_samples, pixels, BLOCK_P
         )
         n, pixel, home, left = first_n, first_pixel, first_n, share
+        if MAKER == "normalize":
+            at = normalizer_at(source, c, in_c, BLOCK_C)
         for _ in tl.range(0, steps, num_stages=STAGES):
             dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
             x = x_desc.load([n, pixel + shift, c]).reshape(BLOCK_P, BLOCK_C)
+            if MAKER == "normalize":
+                x = normalized_again(x, at, coefficient, FUNCTION)
+            elif MAKER == "gate":
+                x = gated_again(x, gates_at(source, n, c, num_samples, in_c, BLOCK_C))
             acc = add_products(acc, dy, x, SWAP, PRECISION)
+            if MAKER != "":
+                acc = ended(acc)
             n, pixel, home, left = next_run(
                 n, pixel, home, left, pixels, first_n, first_pixel, unit, share, BLOCK_P
             )

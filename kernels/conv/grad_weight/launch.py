@@ -35,6 +35,7 @@ from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
+from .remade import MadeBy, remade_reference, settings_of_maker
 from .row_windows import grad_weight_windows_kernel
 from .running_sums import GradWeightPlan
 from .shape import GradWeightShape
@@ -43,6 +44,7 @@ from .split_plan import (
     edge_block,
     filter_of_sums,
     grad_weight_plan,
+    is_remaking,
     transposed_row,
     work_of,
 )
@@ -61,7 +63,7 @@ __all__ = [
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    own_rows: int | None = None, splits: range | None = None,
+    own_rows: int | None = None, splits: range | None = None, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     """Add the weight gradient of x and dy to running sums, float32 [splits, K, R, S, C/g].
 
@@ -74,6 +76,8 @@ def conv2d_grad_weight(
     Without `splits` a launch of the whole batch may have fewer sums than the plan has splits, one
     more than a multiple of the plan's `step`. The last splits have sums of their own, behind the
     sum of all splits before. In index order they add up to the same bits.
+
+    With `made_by` the gradient is that of the map that it makes of x, where `remakes_maps`.
     """
     if partials.numel() == 0 or x.shape[0] == 0:
         return
@@ -91,14 +95,16 @@ def conv2d_grad_weight(
         settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         launch = partial(
             conv2d_grad_weight, x, dy, first=first, **settings, precision=precision,
-            own_rows=own_rows,
+            own_rows=own_rows, made_by=made_by,
         )  # fmt: skip
         _sum_in_ranges(launch, plan, partials)
         return
     splits = splits or range(plan.splits)
     assert partials.shape[0] == len(splits), f"{len(splits)} splits, {partials.shape[0]} sums"
     assert splits.start % work.tile.parts == 0, f"splits from {splits.start} on are no range"
-    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile), splits)
+    assert made_by is None or is_remaking(layer, work), f"{work.kernel} makes no maps again"
+    made = {} if made_by is None else {"made_by": made_by}
+    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile), splits, **made)
 
 
 # Launches
@@ -138,11 +144,14 @@ def _sums(partials: Tensor, tile: Tile, taps: Filter) -> TensorDescriptor | Tens
     return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
 
 
-def _swaps(tile: Tile, dtype: torch.dtype) -> bool:
+def _swaps(tile: Tile, dtype: torch.dtype, made_by: MadeBy | None = None) -> bool:
     """Whether products are of x by dy: the second operand is the wider one.
 
     In bfloat16 the first has at least 64 channels, if one has, as Hopper's products of warpgroups.
+    An x that is made again is the first where it has as many: that is read from registers.
     """
+    if made_by is not None and tile.in_channels >= 64:
+        return True
     dy_is_wider = tile.out_channels > tile.in_channels
     narrow = min(tile.out_channels, tile.in_channels) < 64
     return dy_is_wider is not (narrow and dtype == torch.bfloat16)
@@ -179,12 +188,13 @@ def _launch_transposed(
 
 def _launch_flat(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
-    splits: range,
+    splits: range, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
     num_samples, (height, width) = x.shape[0], layer.out_sides
     edge = edge_block(layer, tile)
-    kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
+    maker = settings_of_maker(made_by) if work.kernel == "flat" else {}
+    kernel = grad_weight_flat_kernel if work.kernel == "flat" else grad_weight_taps_kernel
     kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(x.flatten(1, 2), [1, tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
@@ -194,22 +204,22 @@ def _launch_flat(
         num_samples, height, width, taps.in_channels, taps.channels[1],
         pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
         splits.start, *taps.padding, *taps.dilation,
-        FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
+        **maker, FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers, BY_GROUP=taps.by_group,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype, made_by), MERGED=taps.sums_by_pointers,
+        BY_GROUP=taps.by_group, STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
 def _launch_per_sample(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
-    splits: range,
+    splits: range, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    num_samples, kernel = x.shape[0], grad_weight_samples_kernel
+    num_samples, kernel, maker = x.shape[0], grad_weight_samples_kernel, settings_of_maker(made_by)
     source, block = flat_samples(x), [tile.pixels, tile.in_channels]
     if work.kernel == "sample_taps":
-        kernel = grad_weight_sample_taps_kernel
+        kernel, maker = grad_weight_sample_taps_kernel, {}
         source, block = x, [tile.pixels, 1, 1, tile.in_channels]
     kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(source, block),
@@ -217,10 +227,10 @@ def _launch_per_sample(
         _sums(partials, tile, taps), _bands(taps), num_samples, *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.channels[1], pitch_of(x), pitch_of(dy), work.splits,
         splits.start, *taps.padding, *taps.dilation,
-        **taps.constants(), FIRST=first, PRECISION=layer.precision,
+        **maker, **taps.constants(), FIRST=first, PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        SWAP=_swaps(tile, layer.dtype), MERGED=taps.sums_by_pointers, BY_GROUP=taps.by_group,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=_swaps(tile, layer.dtype, made_by), MERGED=taps.sums_by_pointers,
+        BY_GROUP=taps.by_group, STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -284,7 +294,7 @@ def _launch_im2col(
     )  # fmt: skip
 
 
-Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan, range], None]
+Launch = Callable[..., None]
 _LAUNCHES: Final[dict[str, Launch]] = {
     "windows": _launch_windows,
     "transposed": _launch_transposed,
@@ -303,7 +313,7 @@ _LAUNCHES: Final[dict[str, Launch]] = {
 def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    own_rows: int | None = None, splits: range | None = None,
+    own_rows: int | None = None, splits: range | None = None, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d_grad_weight` in float32. All splits but the first hold zeros."""
     if first:
@@ -317,6 +327,7 @@ def conv2d_grad_weight_reference(
         **geometry, dtype=x.dtype, precision=precision,
         pitches=(pitch_of(x), pitch_of(dy)),
     )  # fmt: skip
+    x = remade_reference(x, made_by)
     x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)
     with rounding(precision):
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):

@@ -5,7 +5,9 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ...language.rounding import ended
 from .program_steps import add_products, load_sum, part_of, share_of, store_sum
+from .remade import gated_again, gates_at, normalized_again, normalizer_at
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
@@ -25,14 +27,18 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
 def grad_weight_samples_kernel(
     x_desc, dy_desc, sums, bands,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, x_pitch, dy_pitch,
-    splits, range_start, pad_h, pad_w, dil_h, dil_w,
+    splits, range_start, pad_h, pad_w, dil_h, dil_w, source, coefficient,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     SWAP: tl.constexpr, MERGED: tl.constexpr, BY_GROUP: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A program sums one tap. A unit is BLOCK_N samples, a step one output that the tap reaches."""
+    """A program sums one tap. A unit is BLOCK_N samples, a step one output that the tap reaches.
+
+    With a MAKER, for filters of one tap, x is made again (remade.py). Samples behind the last are
+    then not zeros, those of dy are.
+    """
     k, c, tap, split = part_of(
         tl.program_id(0), in_c, out_c, bands, R * S, BLOCK_K, BLOCK_C, BY_GROUP
     )
@@ -44,11 +50,22 @@ def grad_weight_samples_kernel(
     home_h, home_w = first_h + start // tl.maximum(num_w, 1), first_w + start % tl.maximum(num_w, 1)
     n, h, w, left = 0, home_h, home_w, share
     acc = load_sum(sums, bands, split, k, tap, c, FIRST, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
+    rows = tl.arange(0, BLOCK_N)[:, None]
+    if MAKER == "normalize":
+        at = normalizer_at(source, c, in_c, BLOCK_C)
+    elif MAKER == "gate":
+        gates = gates_at(source, rows, c, num_samples, in_c, BLOCK_C)
     for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
         dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
         x = x_desc.load([n, x_pixel * x_pitch + c])
+        if MAKER == "normalize":
+            x = normalized_again(x, at, coefficient, FUNCTION)
+        elif MAKER == "gate":
+            x = gated_again(x, gates)
         acc = add_products(acc, dy, x, SWAP, PRECISION)
+        if MAKER != "":
+            acc = ended(acc)
         w += 1
         h = tl.where(w < first_w + num_w, h, h + 1)
         w = tl.where(w < first_w + num_w, w, first_w)
@@ -56,6 +73,9 @@ def grad_weight_samples_kernel(
         n = tl.where(left == 0, n + BLOCK_N, n)
         h = tl.where(left == 0, home_h, h)
         w = tl.where(left == 0, home_w, w)
+        if MAKER == "gate":  # noqa: SIM102
+            if left == 0:  # most steps are of the same samples as the step before
+                gates = gates_at(source, n + rows, c, num_samples, in_c, BLOCK_C)
         left = tl.where(left == 0, share, left)
     store_sum(sums, bands, acc, split, k, tap, c, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
 

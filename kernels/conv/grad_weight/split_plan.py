@@ -75,6 +75,28 @@ def grad_weight_plan(
     return GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
 
 
+def remakes_maps(
+    in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
+    pitches: Pair,
+) -> bool:  # fmt: skip
+    """Whether the weight gradient of a layer, as `grad_weight_plan` has it, can make x again.
+
+    x is then loaded at its pitch.
+    """
+    taps = filter_of_sums(weight_shape, stride, padding, dilation, groups, dtype, precision)
+    layer = GradWeightShape(in_sides, out_sides, taps, dtype, precision, pitches)
+    return is_remaking(layer, work_of(layer))
+
+
+def is_remaking(layer: GradWeightShape, work: LaunchPlan) -> bool:
+    """Whether the launches of a plan can make x again: of pointwise convolutions in bfloat16."""
+    taps = layer.taps
+    pointwise = taps.size == (1, 1) == taps.stride and taps.padding == (0, 0)
+    whole = layer.dtype == torch.bfloat16 and not (taps.has_bands or taps.sums_by_pointers)
+    return pointwise and whole and work.kernel in ("flat", "per_sample")
+
+
 def filter_of_sums(
     weight_shape: tuple[int, int, int, int], stride: Pair, padding: Pair, dilation: Pair,
     groups: int, dtype: torch.dtype, precision: str,

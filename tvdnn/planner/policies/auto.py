@@ -84,4 +84,4 @@ def _leanest(problem: GraphProblem) -> Iterator[Plan]:
     yield keep(graph)
 
 
-POLICIES = (Policy(AUTO, _schedule, _leanest, recomputes=True, searches=True),)
+POLICIES = (Policy(AUTO, _schedule, _leanest, recomputes=True, remakes_maps=True, searches=True),)

@@ -109,11 +109,13 @@ class _Replay:
         """The inputs of the op that one of its uses finds."""
         if self._graph.buffers[use.buffer].kind not in STORED or op.kind == "parameter":
             return
-        ops = self._covered[op.name]
+        ops, content = self._covered[op.name], self._content(use)
         names = dict.fromkeys(name for each in ops for name in (*each.inputs, each.output))
-        content = self._content(use)
-        found = [name for name in names if self._holds_form(content, name, pass_)]
-        found += [each for each in self._deferred(pass_, names, content) if each not in found]
+        if "maker" in pass_.attrs:
+            found = list(op.inputs[:1]) if self._makes_again(pass_, op, use) else []
+        else:
+            found = [name for name in names if self._holds_form(content, name, pass_)]
+            found += [each for each in self._deferred(pass_, names, content) if each not in found]
         if not found:
             raise ScheduleError(
                 f"{pass_.name} reads {_described(use)}, which holds none of what {op.name} reads:"
@@ -148,6 +150,21 @@ class _Replay:
             if holds and any(self._is_aux_of(use, maker) for use in pass_.reads):
                 self._computed_later.add(maker.name)
                 yield name
+
+    def _makes_again(self, pass_: Pass, op: Op, use: Use) -> bool:
+        """Whether a use holds what the op's input is made of, by a pass that makes it again.
+
+        The pass reads the inputs of the input's maker in their order, of a normalization also the
+        statistics.
+        """
+        maker = next(each for each in self._graph.ops.values() if each.output == op.inputs[0])
+        names = _inputs_from_outside(self._covered[maker.name])
+        maps = [each for each in pass_.reads if self._kind(each) in STORED]
+        normalizes = pass_.attrs["maker"] == "normalize"
+        if normalizes and not any(self._is_aux_of(each, maker) for each in pass_.reads):
+            return False
+        held = dict(zip(maps, names, strict=False)).get(use)
+        return held is not None and self._holds_form(self._content(use), held, pass_)
 
     def _is_aux_of(self, use: Use, op: Op) -> bool:
         """True if a buffer holds what a pass of `op` wrote there."""

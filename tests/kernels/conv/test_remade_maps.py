@@ -1,0 +1,126 @@
+"""Weight gradients that make their map again: the bits of those that read the stored map."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.numerics import as_range, poisoned, rms_error
+from tvdnn.kernels.conv.grad_weight.launch import (
+    conv2d_grad_weight,
+    conv2d_grad_weight_reference,
+)
+from tvdnn.kernels.conv.grad_weight.remade import Gated, MadeBy, Normalized
+from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan, remakes_maps
+from tvdnn.kernels.norm.batch_norm import batch_norm
+from tvdnn.kernels.pointwise.channel_broadcast import gate
+
+POINTWISE = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+TYPE = {"dtype": torch.bfloat16, "precision": "ieee"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A pointwise convolution: samples, sides, input and output channels."""
+
+    samples: int
+    sides: tuple[int, int]
+    channels: tuple[int, int]
+
+
+FLAT, PER_SAMPLE = Layer(5, (3, 270), (72, 40)), Layer(70, (2, 3), (136, 200))
+LARGE = {  # of every tile that a map in bfloat16 has
+    "flat 64->256": Layer(32, (56, 56), (64, 256)),
+    "flat 144->24": Layer(32, (56, 56), (144, 24)),
+    "flat 128->512": Layer(32, (56, 56), (128, 512)),
+    "flat 256->256": Layer(16, (56, 56), (256, 256)),
+    "flat 32->16": Layer(32, (112, 112), (32, 16)),
+    "per sample 256->1024": Layer(200, (14, 14), (256, 1024)),
+    "per sample 672->112": Layer(200, (14, 14), (672, 112)),
+    "per sample 512->2048": Layer(200, (7, 7), (512, 2048)),
+    "per sample 40->24": Layer(200, (28, 28), (40, 24)),
+}
+SMALL = {"flat": FLAT, "per sample": PER_SAMPLE}
+FUNCTIONS = ("", "relu", "relu6", "silu", "hardswish")
+
+
+def maps_of(layer: Layer, device: str) -> tuple[Tensor, Tensor]:
+    """x, in which a range is used, and dy."""
+    torch.manual_seed(1)
+    in_channels, out_channels = layer.channels
+    shape = (layer.samples, *layer.sides)
+    x = as_range(torch.randn(*shape, in_channels, device=device).bfloat16())
+    return x, torch.randn(*shape, out_channels, device=device).bfloat16()
+
+
+def normalized(x: Tensor, function: str, *, affine: bool = True) -> tuple[Normalized, Tensor]:
+    """A way to normalize x, and the map that it makes."""
+    channels = x.shape[-1]
+    statistics = torch.stack([torch.randn(channels), *torch.rand(2, channels) + 0.5]).to(x.device)
+    weight, bias = torch.randn(2, channels).to(x.device) if affine else (None, None)
+    made_by, y = Normalized(statistics, weight, bias, function, 0.5), torch.empty_like(x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    batch_norm(
+        x.flatten(1, 2), *made_by[:3], None, y.flatten(1, 2), function=function, coefficient=0.5
+    )
+    return made_by, y
+
+
+def gated(x: Tensor) -> tuple[Gated, Tensor]:
+    """Gates of x, and the map that they make."""
+    made_by = Gated(torch.rand(len(x), x.shape[-1], device=x.device).bfloat16())
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    gate(x.flatten(1, 2), made_by.gates, y.flatten(1, 2))
+    return made_by, y
+
+
+def sums_of(x: Tensor, dy: Tensor, made_by: MadeBy | None = None, *, exact: bool = False) -> Tensor:
+    """The running sums after two launches, the first over a unit."""
+    shape = (dy.shape[-1], x.shape[-1], 1, 1)
+    sides = x.shape[1:3], dy.shape[1:3]
+    plan = grad_weight_plan(*sides, shape, **POINTWISE, **TYPE)
+    sums = poisoned((plan.splits, shape[0], 1, 1, shape[1]), torch.float32, x.device)
+    kernel = conv2d_grad_weight_reference if exact else conv2d_grad_weight
+    for part in (slice(0, plan.unit), slice(plan.unit, len(x))):
+        made = Gated(made_by.gates[part]) if isinstance(made_by, Gated) else made_by
+        kernel(
+            x[part], dy[part], sums, first=part.start == 0, **POINTWISE, precision="ieee",
+            made_by=made,
+        )  # fmt: skip
+    return sums
+
+
+def assert_remakes(x: Tensor, dy: Tensor, made_by: MadeBy, y: Tensor) -> None:
+    shape, pitches = (dy.shape[-1], x.shape[-1], 1, 1), (x.stride(2), dy.stride(2))
+    assert remakes_maps(x.shape[1:3], dy.shape[1:3], shape, **POINTWISE, **TYPE, pitches=pitches)
+    assert torch.equal(sums_of(x, dy, made_by), sums_of(y, dy))
+
+
+@pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_normalized_maps(layer: Layer, function: str) -> None:
+    x, dy = maps_of(layer, "cpu")
+    assert_remakes(x, dy, *normalized(x, function, affine=function != "relu"))
+
+
+@pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
+def test_gated_maps(layer: Layer) -> None:
+    x, dy = maps_of(layer, "cpu")
+    assert_remakes(x, dy, *gated(x))
+
+
+@pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
+def test_references_make_the_map_too(layer: Layer) -> None:
+    x, dy = maps_of(layer, "cpu")
+    for made_by, y in (normalized(x, "relu"), gated(x)):
+        found = sums_of(x, dy, made_by, exact=True)
+        assert rms_error(found, sums_of(y, dy, exact=True)) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer", [*LARGE.values(), *SMALL.values()], ids=[*LARGE, *SMALL])
+@pytest.mark.parametrize("function", [*FUNCTIONS, "gate"])
+def test_maps_on_gpu(layer: Layer, function: str) -> None:
+    x, dy = maps_of(layer, "cuda")
+    assert_remakes(x, dy, *(gated(x) if function == "gate" else normalized(x, function)))

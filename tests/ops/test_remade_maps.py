@@ -1,0 +1,138 @@
+"""Weight gradients make maps again that nothing else reads backward, and nothing keeps these."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.networks.remade_maps import NETWORKS, Dense, Inverted
+from tests.support.lowered import lower
+from tests.support.plans import random_plan
+from tests.support.running import train
+from tvdnn.engine import training_graph
+from tvdnn.engine.build import default_costs
+from tvdnn.errors import ScheduleError
+from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.optim import SGD
+from tvdnn.planner.make import make_schedule
+from tvdnn.planner.policies import POLICIES
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.verify.check import check
+from tvdnn.planner.verify.graph_values import check_provenance
+
+
+def graph_of(net: nn.Module, *, dtype: str = "bf16", **settings: object) -> Graph:
+    options = {"fuse": True, "remakes_maps": True, "chunk_size": 4096} | settings
+    return training_graph(net, torch.empty(5, 3, 12, 12), optimizer=SGD(), dtype=dtype, **options)
+
+
+def makers(graph: Graph) -> list[str]:
+    return [each.attrs["maker"] for each in graph.passes if "maker" in each.attrs]
+
+
+class TwoReaders(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.convs = nn.ModuleList(nn.Conv2d(16, 16, 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.stem(x)).relu()
+        return (self.convs[0](x) * self.convs[1](x)).mean((2, 3))
+
+
+def chain(kernel: int = 1, **settings: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 16, kernel, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+def test_pointwise_convolutions_make_what_they_alone_read() -> None:
+    # backward, each block's last convolution and its first; a gate of 20 channels fills no 16 bytes
+    expected = ["normalize", "gate", "normalize", "normalize", "normalize"]
+    assert makers(graph_of(Inverted())) == expected
+    assert makers(graph_of(Dense())) == ["normalize"] * 3
+
+
+@pytest.mark.parametrize(
+    ("net", "settings"),
+    [
+        (TwoReaders(), {}),
+        (chain(3, padding=1), {}),
+        (chain(stride=2), {}),
+        (chain(groups=4), {}),
+        (chain(), {"dtype": "tf32"}),
+        (chain(), {"dtype": "fp32"}),
+        (chain(), {"remakes_maps": False}),
+    ],
+    ids=["two readers", "3x3", "stride", "groups", "tf32", "fp32", "not asked"],
+)
+def test_other_convolutions_read_the_map(net: nn.Module, settings: dict[str, object]) -> None:
+    assert makers(graph_of(net, **settings)) == []
+
+
+def test_auto_alone_plans_over_them() -> None:
+    asking = {name for name, policy in POLICIES.items() if policy.rewrites().remakes_maps}
+    assert asking == {"auto"}
+    assert not POLICIES["auto"].rewrites(may_round=True).remakes_maps
+
+
+def test_plans_keep_no_remade_map() -> None:
+    graphs = [graph_of(Dense(), remakes_maps=remakes) for remakes in (True, False)]
+    read, stored = map(_read_backward, graphs)
+    assert read < stored
+    remade = sum(graphs[0].buffers[name].nbytes for name in stored - read)
+    assert remade > 0
+    peaks = [make_schedule(each, default_costs(each), policy="keep").peak_nbytes for each in graphs]
+    assert peaks[0] < peaks[1] - remade // 2  # one is whole while backward begins, and gradients
+
+
+def _read_backward(graph: Graph) -> set[str]:
+    """The maps that backward passes read."""
+    passes = [each for each in graph.passes if each.direction is Direction.BACKWARD]
+    found = {use.buffer for each in passes for use in each.reads}
+    return {name for name in found if graph.buffers[name].kind is Kind.MAP}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_plan_trains_to_the_same_bits(name: str) -> None:
+    case = NETWORKS[name]
+    batches = case.batches(2, seed=6)
+    how = {"optimizer": SGD(), "dtype": "bf16", "chunk_size": case.chunk_size, "fuse": True}
+    stored, graph = (
+        training_graph(case.network(), batches[0][0], remakes_maps=remakes, **how)
+        for remakes in (False, True)
+    )
+    costs = default_costs(graph)
+    kept = train(case.network(), lower(stored, keep(stored), costs), batches)
+    for seed in range(4):
+        schedule = lower(graph, random_plan(graph, random.Random(seed)), costs)
+        check(schedule)
+        assert train(case.network(), schedule, batches, order_seed=seed).equals(kept)
+
+
+def test_the_proof_finds_another_source() -> None:
+    """Another buffer of the same kind in the place of any that a remade map is made of."""
+    graph = graph_of(Inverted())
+    check_provenance(graph)
+    kind_of = {name: each.kind for name, each in graph.buffers.items()}
+    for place, pass_ in enumerate(graph.passes):
+        if "maker" not in pass_.attrs:
+            continue
+        for index, use in list(enumerate(pass_.reads))[1:]:
+            others = {
+                each
+                for other in graph.passes
+                for each in other.reads
+                if kind_of[each.buffer] is kind_of[use.buffer]
+                if each.buffer not in {read.buffer for read in pass_.reads}
+            }
+            for other in others:
+                reads = (*pass_.reads[:index], other, *pass_.reads[index + 1 :])
+                passes = list(graph.passes)
+                passes[place] = replace(pass_, reads=reads)
+                with pytest.raises(ScheduleError):
+                    check_provenance(replace(graph, passes=tuple(passes)))
