@@ -22,6 +22,8 @@ from tvdnn.experiment.trials import Job
 if not torch.cuda.is_available():
     interpreter.install()
 
+CACHED_NBYTES = 2 << 30  # freeing less takes longer than it is worth
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """A worker a core; beside a GPU none, as tests look at its memory."""
@@ -68,6 +70,14 @@ def one_thread() -> None:
 def torch_seed() -> None:
     """Torch's random numbers are the same in a test whatever runs before it."""
     torch.manual_seed(20)
+
+
+@pytest.fixture(autouse=True)
+def memory_given_back() -> Iterator[None]:
+    """A test leaves no GPU memory in torch's cache that tests in other processes could want."""
+    yield
+    if torch.cuda.is_available() and torch.cuda.memory_reserved() > CACHED_NBYTES:
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture(scope="session", autouse=True)

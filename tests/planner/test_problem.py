@@ -1,6 +1,7 @@
 """Problem: graphs by variant, floors found once, policies as values, and a machine's memory."""
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -44,15 +45,17 @@ def test_variants_are_expanded_once() -> None:
 
     fused = variants.graph(Rewrites(fused=True))
     problem = Problem(GraphVariants(expanded), h200(fused), "min")
-    assert problem.graph("auto") is fused
+    assert problem.graph("keep") is fused
     unfused = problem.graph("vdnn-all")
     coded = problem.graph("gist-lossless")
     assert len(fused.network.ops) < len(unfused.network.ops) == len(coded.network.ops)
     assert problem.within(None).graph("keep") is problem.graph("tvdnn-ilp") is fused
     assert problem.graph("gist-lossless:fused") is fused
     assert problem.graph("gist-lossy:fused:fp8") is not fused
-    expected = [(False, False, False), (False, True, False), (True, False, False)]
-    assert sorted(asked) == [*expected, (True, False, True)]
+    assert problem.graph("auto") is problem.within(None).graph("auto") is not fused
+    expected = [*product([False], [False, True]), (True, False)]
+    signs, remade = (True, False, True, False), (True, False, False, True)
+    assert sorted(asked) == [*((*each, False, False) for each in expected), remade, signs]
 
 
 def test_a_floor_is_found_once_for_all_budgets(

@@ -1,8 +1,10 @@
 """Step memory: arena, slab, file and a peer's arena, which all schedules of a network share."""
 
+import gc
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from ..planner.ir.schedule import Schedule
 from ..runtime.arena import Arena
@@ -52,3 +54,14 @@ class StepMemory:
 def _file_of(requested: EngineRequest) -> SectionFile | None:
     given = requested.file
     return given if given is None or isinstance(given, SectionFile) else SectionFile(given)
+
+
+def measure_foreign(module: nn.Module) -> int:
+    """Allocated device bytes beside a module's parameters and buffers, from which a peak begins."""
+    own = [each for each in (*module.parameters(), *module.buffers()) if each.device.type == "cuda"]
+    if not own:
+        return 0
+    gc.collect()  # a former trainer's tensors, if freed later, would be taken off this one's peak
+    torch.cuda.reset_peak_memory_stats(own[0].device)
+    own_nbytes = sum(each.numel() * each.element_size() for each in own)
+    return torch.cuda.memory_allocated(own[0].device) - own_nbytes

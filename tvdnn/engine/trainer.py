@@ -1,6 +1,5 @@
 """Trainer: forward, loss, backward and update as one planned step inside a device budget."""
 
-import gc
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
@@ -49,6 +48,7 @@ from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
+from .step_memory import measure_foreign
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 
@@ -132,7 +132,7 @@ class Trainer:
         self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
-        self._foreign_nbytes = _measure_foreign(net)
+        self._foreign_nbytes = measure_foreign(net)
         spec: Spec = optimizer or SGD()
         machine: dict[str, Any] = {"costs": costs, "clock": clock, "slab": slab}
         machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
@@ -339,14 +339,3 @@ class Trainer:
                 "choose a divisor"
             )
         self._batches.check(x, y, self._steps.target_shape, self._steps.target_dtype)
-
-
-def _measure_foreign(net: nn.Module) -> int:
-    """Allocated device bytes beside the network's parameters and buffers."""
-    own = [each for each in (*net.parameters(), *net.buffers()) if each.device.type == "cuda"]
-    if not own:
-        return 0
-    gc.collect()  # a former trainer's tensors, if freed later, would be taken off this one's peak
-    torch.cuda.reset_peak_memory_stats(own[0].device)
-    own_nbytes = sum(each.numel() * each.element_size() for each in own)
-    return torch.cuda.memory_allocated(own[0].device) - own_nbytes

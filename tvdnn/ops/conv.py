@@ -186,7 +186,7 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
 
 
 def _remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
-    """Whether the launch makes the map again, in the sums of the launch that loads it."""
+    """Whether launches can make the map again, by the splits of those that load it."""
     shape, settings = filter_shape(b, op), _settings(b, op)
     sides = _sides(b, large), _sides(b, small)
     pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]

@@ -37,8 +37,8 @@ def source_of(b: Builder, value: str) -> Source | None:
     if not b.remakes_maps or b.dtype != "bfloat16" or op is None or not b.has_one_reader(value):
         return None
     if op.kind in NORMALIZED:
-        attrs = {"maker": "normalize", "made_by": op.attrs.get("function", "")}
-        attrs["made_with"] = op.attrs.get("coefficient", 0.0)
+        function = {"function": op.attrs.get("function", "")}
+        attrs = {"maker": "normalize", **function, "coefficient": op.attrs.get("coefficient", 0.0)}
         return Source(b.input_of(op), whole(statistics_of(op)), op.params[:2], attrs)
     gates = b.buffer_of[op.inputs[1]] if op.kind == GATED else ""
     if gates and not b.is_range(gates) and b.shape(value)[-1] % GATES == 0:
@@ -54,4 +54,4 @@ def made_by_of(a: Launch) -> MadeBy | None:
     if maker == "gate":
         return Gated(a.reads[2].flatten(1))
     weight, bias = a.params
-    return Normalized(a.reads[2], weight, bias, a.attrs["made_by"], a.attrs["made_with"])
+    return Normalized(a.reads[2], weight, bias, a.attrs["function"], a.attrs["coefficient"])
