@@ -91,6 +91,26 @@ def dense_block(w: Writer, x: str) -> str:
 
 
 @kind(4)
+def inverted_block(w: Writer, x: str) -> str:
+    """Pointwise convolutions behind a normalization, an activation and a gate, which they read."""
+    inner, acts = choice(w.source, (16, 24, 32, 20)), ("F.relu", "F.silu", "F.hardswish", "F.relu6")
+    value = normalized(w, conv_to(w, x, inner))
+    if chance(w.source, 70):
+        value = w.line(f"{choice(w.source, acts)}({{0}})", value)
+    if chance(w.source, 50):
+        value = w.layer("conv", f"nn.Conv2d({inner}, {inner}, 3, padding=1, groups={inner})", value)
+        value = w.line(f"{choice(w.source, acts)}({{0}})", normalized(w, value))
+    if chance(w.source, 40):
+        mean = w.line("{0}.mean([2, 3], keepdim=True)", value)
+        value = w.line("{0} * torch.sigmoid({1})", value, conv_to(w, mean, inner))
+    other = value if chance(w.source, 15) else ""
+    value = conv_to(w, value, choice(w.source, (16, 8, inner, 5)))
+    if other:
+        return w.line("torch.cat([{0}, {1}], 1)", value, other)
+    return conv_to(w, normalized(w, value), 8) if chance(w.source, 40) else value
+
+
+@kind(4)
 def shared_layers(w: Writer, x: str) -> str:
     """Sequential(c, r, c, r): modules, and with them parameters, that are used twice."""
     c = w.shape(x)[1]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from bench.compiled import modules, rows, text_of
 from bench.offline.compiler import HOPPER, Report
 
-ONE = Report("case", HOPPER, "relu", "relu_kernel", 1000, 0, False, 0, registers=40)
+ONE = Report("case", HOPPER, "relu", "relu_kernel", 1000, 0, False, 0, 0, registers=40)
 
 
 def test_a_row_has_the_most_that_a_variant_takes() -> None:
