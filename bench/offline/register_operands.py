@@ -10,19 +10,23 @@ from typing import Final
 
 PRODUCT: Final = re.compile(r"ttng\.warp_group_dot %.*: tensor<[^>]*dot_op<\{opIdx = 0")
 END: Final = re.compile(r"ttng\.warp_group_dot_wait .*pendings = 0\b")
-LOOP: Final = re.compile(r"\bscf\.(for|while)\b")
+LOOP: Final = re.compile(r"\bscf\.(for|while)\b|^\} do \{")
 
 
 def products_in_flight(code: str) -> int:
     """How many products by registers may still read these as a step of a loop ends."""
-    loops: list[int] = []  # by open block, its products that nothing has waited for; else -1
+    blocks: list[tuple[bool, int]] = []  # that are open: whether they are loops, products in flight
     found = 0
     for line in map(str.strip, code.splitlines()):
-        if line.startswith("}"):
-            found += max(0, loops.pop()) if loops else 0
+        if line.startswith("}") and blocks:
+            is_loop, left = blocks.pop()
+            if is_loop:
+                found += left
+            elif blocks:
+                blocks[-1] = blocks[-1][0], blocks[-1][1] + left
         if line.endswith("{"):
-            loops.append(0 if LOOP.search(line) else -1)
-        inner = next((place for place in reversed(range(len(loops))) if loops[place] >= 0), None)
-        if inner is not None:
-            loops[inner] = 0 if END.search(line) else loops[inner] + bool(PRODUCT.search(line))
+            blocks.append((bool(LOOP.search(line)), 0))
+        elif blocks:
+            is_loop, left = blocks[-1]
+            blocks[-1] = is_loop, 0 if END.search(line) else left + bool(PRODUCT.search(line))
     return found

@@ -77,6 +77,35 @@ def test_a_parameter_changed_between_the_halves_is_refused() -> None:
     model(x).sum().backward()
 
 
+@pytest.mark.parametrize("name", ["1.weight", "1.bias"])
+def test_a_frozen_parameter_that_backward_reads_is_refused_when_changed(name: str) -> None:
+    """The mask behind the normalization is computed again."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    net[1].requires_grad_(False)
+    model, x = virtualize(net, batch()), batch()
+    y = model(x)
+    with torch.no_grad():
+        net.get_parameter(name).add_(1)
+    with pytest.raises(EngineError, match=f"parameter {name} was changed in place"):
+        y.sum().backward()
+
+
+def test_a_frozen_parameter_that_only_forward_reads_may_change() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    net[:2].requires_grad_(False)
+    model, x, found = virtualize(net, batch()), batch(), []
+    for change in (0.0, 1.0):
+        y = model(x)
+        with torch.no_grad():
+            net[1].bias.add_(change)
+        net.zero_grad()
+        y.sum().backward()
+        found.append(net[3].weight.grad.clone())
+    assert torch.equal(*found)
+
+
 @contextmanager
 def hook_on_all(register: Callable[..., Any]) -> Iterator[None]:
     handle = register(lambda *given: None)

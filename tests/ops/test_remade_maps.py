@@ -43,6 +43,28 @@ class TwoReaders(nn.Module):
         return (self.convs[0](x) * self.convs[1](x)).mean((2, 3))
 
 
+class Part(nn.Module):
+    """A pointwise convolution of a normalized range of a map's channels."""
+
+    def __init__(self, sizes: tuple[int, ...], kernel: int = 3) -> None:
+        super().__init__()
+        self.sizes, padding = sizes, 1 if kernel == 3 else 0
+        self.stem = nn.Conv2d(3, sum(sizes), kernel, padding=padding)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in sizes)
+        self.convs = nn.ModuleList(nn.Conv2d(size, 16, 1) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.stem(x).split(self.sizes, 1)
+        made = zip(parts, self.norms, self.convs, strict=True)
+        return sum(conv(norm(part).relu()) for part, norm, conv in made).mean((2, 3))
+
+
+def frozen_norm() -> nn.Module:
+    net = chain()
+    net[:2].requires_grad_(False)
+    return net
+
+
 def chain(kernel: int = 1, **settings: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
@@ -67,11 +89,31 @@ def test_pointwise_convolutions_make_what_they_alone_read() -> None:
         (chain(), {"dtype": "tf32"}),
         (chain(), {"dtype": "fp32"}),
         (chain(), {"remakes_maps": False}),
+        (frozen_norm(), {}),
+        (Part((4, 16, 4)), {}),
+        (Part((4, 16, 16)), {}),
+        (Part((8, 16, 4), kernel=12), {}),
     ],
-    ids=["two readers", "3x3", "stride", "groups", "tf32", "fp32", "not asked"],
+    ids=[
+        "two readers",
+        "3x3",
+        "stride",
+        "groups",
+        "tf32",
+        "fp32",
+        "not asked",
+        "no gradient",
+        "from channel 4",
+        "a padded map",
+        "one pixel of 28 channels",
+    ],
 )
 def test_other_convolutions_read_the_map(net: nn.Module, settings: dict[str, object]) -> None:
     assert makers(graph_of(net, **settings)) == []
+
+
+def test_ranges_of_whole_words_are_made_again() -> None:
+    assert makers(graph_of(Part((16, 16)))) == ["normalize"] * 2
 
 
 def test_auto_alone_plans_over_them() -> None:

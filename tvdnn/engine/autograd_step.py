@@ -38,7 +38,9 @@ class AutogradStep(torch.autograd.Function):
         found = {**core.module.params, **core.computed.of(graph.network)}
         ctx.trained = {name: found[name] for name in call.trained}
         ctx.number, outputs = call.steps.run_forward(call.runner, call.key, inputs)
-        ctx.versions = versions_of(graph.network, ctx.trained)  # which the forward may change
+        read = _read_backward(call.runner)
+        ctx.read = {name: each for name, each in found.items() if name in {*call.trained, *read}}
+        ctx.versions = versions_of(graph.network, ctx.read)  # which the forward may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         names = zip(graph.network.outputs, outputs, strict=True)
         trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
@@ -51,7 +53,7 @@ class AutogradStep(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         call: AutogradCall = ctx.call
         network = call.runner.schedule.graph.network
-        check_unchanged(network, ctx.trained, ctx.versions)
+        check_unchanged(network, ctx.read, ctx.versions)
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
@@ -61,6 +63,16 @@ class AutogradStep(torch.autograd.Function):
             found = _gradients(ctx, with_gradients(network, grads))
             call.steps.end_backward(call.key, verdict)
             return None, *found
+
+
+def _read_backward(runner: Runner) -> frozenset[str]:
+    """The parameters that a schedule's second half reads, also to make maps again."""
+    schedule = runner.schedule
+    steps = schedule.steps[schedule.phase_split :]
+    passes = {step.pass_index for step in steps if step.pass_index >= 0}
+    return frozenset(
+        name for index in passes for name in schedule.graph.passes[index].params if name
+    )
 
 
 def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:

@@ -23,6 +23,7 @@ from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
 from .bias_rounding import round_in_place
 from .builder import Builder, whole
+from .concat_views import WORD
 from .conv_launches import (
     GEOMETRY,
     LAUNCHES,
@@ -186,8 +187,10 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
 
 
 def _remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
-    """Whether launches can make the map again, by the splits of those that load it."""
-    shape, settings = filter_shape(b, op), _settings(b, op)
+    """Whether launches can make the map again, by the kernel that loads it, which takes words."""
+    use, shape, settings = b.resolved(Use(source.map)), filter_shape(b, op), _settings(b, op)
+    if (use.channels or (0,))[0] % WORD or b.buffers[use.buffer].shape[-1] % WORD:
+        return False
     sides = _sides(b, large), _sides(b, small)
     pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
     return all(remakes_maps(*sides, shape, **settings, pitches=each) for each in pitches)

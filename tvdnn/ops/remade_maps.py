@@ -32,9 +32,14 @@ class Source:
 
 
 def source_of(b: Builder, value: str) -> Source | None:
-    """What the value is made of, in bfloat16; None where it has other readers, or another maker."""
+    """What the value is made of, in bfloat16; None where it has other readers, or another maker.
+
+    Of a value without a gradient nothing else reads the source backward: it stays itself.
+    """
     op = b.makers.get(value)
-    if not b.remakes_maps or b.dtype != "bfloat16" or op is None or not b.has_one_reader(value):
+    if not b.remakes_maps or b.dtype != "bfloat16" or op is None:
+        return None
+    if not (b.has_one_reader(value) and b.needs_grad(value)):
         return None
     if op.kind in NORMALIZED:
         function = {"function": op.attrs.get("function", "")}
