@@ -12,6 +12,7 @@ from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
 from tvdnn.kernels.conv.grad_weight.remade import Gated, Normalized
+from tvdnn.kernels.conv.grad_weight.split_plan import remakes_maps
 from tvdnn.kernels.reduce.partials import sum_partials
 
 EXACT_CHANNELS: Final = 32
@@ -39,9 +40,10 @@ def _grad(o: Operands, t: Tensors, first: bool = True, maker: str = "") -> Launc
 
 
 def _made_by(o: Operands, t: Tensors, maker: str) -> Settings:
-    """Gates, or a normalization with a function of this name behind it."""
+    """Gates, or a normalization with a function of this name; none where kernels make no maps."""
     samples, *_, channels = t.x.shape
-    if not maker:
+    layer = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches}
+    if not maker or not remakes_maps(*t.layer.sides, t.layer.shape, **layer):
         return {}
     if maker == "gate":
         return {"made_by": Gated(o.randn(samples, channels, dtype=t.x.dtype))}
