@@ -88,7 +88,6 @@ def prepare(
     **options: Any,
 ) -> tuple[tvdnn.Trainer, nn.Module, float]:
     """A trainer, its network and the seconds that it took to make."""
-    gc.collect()  # what others hold is measured as the trainer is made
     net = initial(name)
     if turn is not None:
         turn.take()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph import RUN_CHUNKS, Buffer, ChunkSizes, Kind, Network, Op, Use, section_rows
-from .concat_views import Alias, Channels, StridedSupport, aliases
+from .concat_views import WORD, Alias, Channels, StridedSupport, aliases
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +109,12 @@ class Buffers:
         """Channels from one pixel to the next of a buffer, range or view."""
         use = self.resolved(Use(name))
         return self.buffers[name if use.channels is None else use.buffer].shape[-1]
+
+    def starts_words(self, name: str) -> bool:
+        """Whether each pixel of a buffer, range or view starts at a multiple of WORD channels."""
+        use = self.resolved(Use(name))
+        start = 0 if use.channels is None else use.channels[0]
+        return start % WORD == 0 == self.buffers[use.buffer].shape[-1] % WORD
 
     def add_whole(
         self, name: str, kind: Kind, shape: tuple[int, ...], dtype: str = "float32"

@@ -23,7 +23,6 @@ from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
 from .bias_rounding import round_in_place
 from .builder import Builder, whole
-from .concat_views import WORD
 from .conv_launches import (
     GEOMETRY,
     LAUNCHES,
@@ -187,13 +186,13 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
 
 
 def _remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
-    """Whether launches can make the map again, by the kernel that loads it, which takes words."""
-    use, shape, settings = b.resolved(Use(source.map)), filter_shape(b, op), _settings(b, op)
-    if (use.channels or (0,))[0] % WORD or b.buffers[use.buffer].shape[-1] % WORD:
-        return False
+    """Whether the kernel that sums over the larger map can load the source in its place."""
+    shape, settings = filter_shape(b, op), _settings(b, op)
     sides = _sides(b, large), _sides(b, small)
     pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
-    return all(remakes_maps(*sides, shape, **settings, pitches=each) for each in pitches)
+    return b.starts_words(source.map) and all(
+        remakes_maps(*sides, shape, **settings, pitches=each) for each in pitches
+    )
 
 
 def add_weight_sums(

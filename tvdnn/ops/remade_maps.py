@@ -14,11 +14,11 @@ from ..kernels.conv.grad_weight.launch import MadeBy
 from ..kernels.conv.grad_weight.remade import Gated, Normalized
 from .batch_norm import statistics_of
 from .builder import Builder, whole
+from .concat_views import WORD
 from .operator import Launch
 
 NORMALIZED: Final = frozenset({"batch_norm", "batch_norm_relu", "batch_norm_activation"})
 GATED: Final = "gate_multiply"
-GATES: Final = 8  # that a launch loads together
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def source_of(b: Builder, value: str) -> Source | None:
         attrs = {"maker": "normalize", **function, "coefficient": op.attrs.get("coefficient", 0.0)}
         return Source(b.input_of(op), whole(statistics_of(op)), op.params[:2], attrs)
     gates = b.buffer_of[op.inputs[1]] if op.kind == GATED else ""
-    if gates and not b.is_range(gates) and b.shape(value)[-1] % GATES == 0:
+    if gates and not b.is_range(gates) and b.shape(value)[-1] % WORD == 0:
         return Source(b.input_of(op), Use(gates), (), {"maker": "gate"})
     return None
 

@@ -100,8 +100,8 @@ class Policy:
     def rewrites(self, *, may_round: bool = False) -> Rewrites:
         """The rewrites that the policy plans over; with `may_round` it rounds maps on request.
 
-        Where maps may be rounded, ReLUs behind normalizations mask by signs, and every map that
-        backward reads is one that may be rounded.
+        Where maps may be rounded, ReLUs behind normalizations mask by signs, and weight gradients
+        make no maps again: of rounded inputs these would be others than forward's.
         """
         by_signs = self.fused and (self.lossy or may_round)
         remakes = self.remakes_maps and not by_signs

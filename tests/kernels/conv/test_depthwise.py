@@ -1,5 +1,6 @@
 """Depthwise convolution kernels against references, and these against autograd."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -130,17 +131,7 @@ def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.Monk
 
 def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
     """Ranges have the bits of maps of their own. Nothing beside them is read or written."""
-    layer = make(SHAPES["3x3, stride 2"], torch.bfloat16, generator)
-    settings, results = geometry(layer), []
-    for place in (torch.clone, as_range):
-        x, dy = place(layer.x), place(layer.dy)
-        y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
-        own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
-        own.depthwise_conv2d_grad_input(dy, packed(layer), dx, precision="ieee", **settings)
-        sums_kernel.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
-        results.append((y, dx, sums))
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-    assert all(is_poisoned_beside(part) for part in results[1][:2])
+    assert_placed_alike(make(SHAPES["3x3, stride 2"], torch.bfloat16, generator), as_range)
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -148,9 +139,14 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
 def test_padded_maps(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
     """They have the bits of maps of their own. NaN beside them reaches no result, and stays."""
     layer = make(SHAPES[name], dtype, generator)
-    settings, results = geometry(layer), []
     after = -layer.x.shape[3] % 8
-    for place in (torch.clone, lambda maps: as_range(maps, before=0, after=after)):
+    assert_placed_alike(layer, lambda maps: as_range(maps, before=0, after=after))
+
+
+def assert_placed_alike(layer: Layer, inside: Callable[[Tensor], Tensor]) -> None:
+    """Maps `inside` wider ones give the bits of maps of their own. What is beside them stays."""
+    settings, results = geometry(layer), []
+    for place in (torch.clone, inside):
         x, dy = place(layer.x), place(layer.dy)
         y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
         own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
