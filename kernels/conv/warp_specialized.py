@@ -33,8 +33,8 @@ from .warp_specialized_epilogue import (
 from .warp_specialized_loads import load_tiles, tile_place
 
 SIZES: Final = (
-    "num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w",
-    "in_width", "out_width", "last_band",
+    "num_samples", "height", "width", "pitch", "taps_h", "taps_w", "pad_h", "pad_w",
+    "dil_h", "dil_w", "in_width", "out_width", "last_band",
 )  # fmt: skip
 
 
@@ -47,8 +47,8 @@ def _add_part(acc, left, right, START: gl.constexpr, LENGTH: gl.constexpr):
 
 @gluon.jit
 def _sum_of_group(
-    acc, packed_bufs, x_bufs, full, empty, turn, count,
-    R: gl.constexpr, S: gl.constexpr, CHANNELS: gl.constexpr,
+    acc, packed_bufs, x_bufs, full, empty, turn, count, taps_w,
+    R: gl.constexpr, CHANNELS: gl.constexpr,
 ):  # fmt: skip
     """`sum_of_ring` over CHANNELS input channels, of which the last step of a tap has the rest.
 
@@ -63,7 +63,7 @@ def _sum_of_group(
     stage = count % STAGES
     phase = count // STAGES & 1
     last = 0
-    for s in range(S):
+    for s in range(taps_w):
         for step in gl.static_range(STEPS):
             mbarrier.wait(full.index(stage), phase)
             left = packed_bufs.index(stage)
@@ -125,7 +125,7 @@ def _sum_rows(
 def _compute(
     bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
     full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, channels,
-    steps, R: gl.constexpr, S: gl.constexpr, TURN: gl.constexpr, BLOCK: gl.constexpr,
+    steps, taps_w, R: gl.constexpr, TURN: gl.constexpr, BLOCK: gl.constexpr,
     HAS_BIAS: gl.constexpr, LOADS_MASK: gl.constexpr, BITS: gl.constexpr, RELU: gl.constexpr,
     POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, CHANNELS: gl.constexpr,
@@ -156,7 +156,9 @@ def _compute(
                 count, steps, ROWS, BLOCK,
             )  # fmt: skip
         elif BY_GROUP:
-            acc = _sum_of_group(acc, packed_bufs, x_bufs, full, empty, other, count, R, S, CHANNELS)
+            acc = _sum_of_group(
+                acc, packed_bufs, x_bufs, full, empty, other, count, taps_w, R, CHANNELS
+            )
         else:
             acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, other, count, steps)
         count += 2 * steps
@@ -214,9 +216,9 @@ def _rows(x_desc, COUNT: gl.constexpr):
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
-    num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w, in_width, out_width, last_band,
-    R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
+    num_samples, height, width, in_c, out_c, pitch, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
+    packed_h, packed_w, mask_n, mask_h, mask_w, in_width, out_width, last_band,
+    R: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, BANDS: gl.constexpr,
     CHANNELS: gl.constexpr,
@@ -228,7 +230,8 @@ def conv_specialized_kernel(
     At stride 2 a tap reads one of the four maps of even or odd rows and columns. The taps of a row
     of weights lie packed_h and packed_w elements apart. With BANDS a tile of output channels reads
     a band of in_c input channels (bands.py), else the first in_c. With CHANNELS, if not 0, a tile
-    lies in one group, and only these channels of its band are summed. With POOL the maxima of
+    lies in one group, and only these channels of its band are summed; R is then taps_h, else 0:
+    filters of all sizes share a kernel, which takes a second to compile. With POOL the maxima of
     windows 2x2 are stored; height and width then count only rows and columns in windows, and boxes
     have at least 8 columns, so that no two threads share a window. CELL, if not 0, is the side of
     cells of the stored map whose sums are stored. With MOMENTS the moments of each box are stored.
@@ -243,7 +246,7 @@ def conv_specialized_kernel(
     num_tiles = gl.cdiv(num_samples, BLOCK[0]) * tiles_h * tiles_w * tiles_k
     tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
     steps_c = gl.cdiv(in_c, packed_desc.block_type.shape[1])
-    steps = R * S * steps_c // ROWS
+    steps = taps_h * taps_w * steps_c // ROWS
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
     turns = barriers(2, 1)
@@ -267,20 +270,20 @@ def conv_specialized_kernel(
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
-                tiles, sides, mask_places, channels, steps, R, S, 0, BLOCK,
+                tiles, sides, mask_places, channels, steps, taps_w, R, 0, BLOCK,
                 HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
             )),
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
-                tiles, sides, mask_places, channels, steps, R, S, 1, BLOCK,
+                tiles, sides, mask_places, channels, steps, taps_w, R, 1, BLOCK,
                 HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
             )),
             (load_tiles, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
                 full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
-                (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w),
-                (in_width, out_width, last_band), R, S, BLOCK, ROWS, BANDS, BY_GROUP,
+                (taps_h, taps_w), (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w),
+                (in_width, out_width, last_band), BLOCK, ROWS, BANDS, BY_GROUP,
             )),
         ],
         [4, 1],

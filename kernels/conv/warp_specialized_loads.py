@@ -27,27 +27,29 @@ def _band_of(k, bands, BANDS: gl.constexpr):
 
 @gluon.jit
 def _load_boxes(
-    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-    bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, BANDS: gl.constexpr,
-    BY_GROUP: gl.constexpr,
+    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, taps, offsets,
+    bands, BLOCK: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring of stages, one step of one tile after the other.
+
+    The taps of a column come first, then input channels, then columns.
 
     At stride 2 x has 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels].
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     AXES: gl.constexpr = len(x_desc.block_type.shape)
     BLOCK_C: gl.constexpr = x_desc.block_type.shape[AXES - 1]
+    taps_h, taps_w = taps
     pad_h, pad_w, dil_h, dil_w, packed_h, packed_w = offsets
     stage = 0
     phase = 1
     for tile in range(gl.program_id(0), tiles[0], gl.num_programs(0)):
         n, h, w, k = tile_place(tile, tiles, bands[1], BLOCK, BY_GROUP)
         band = _band_of(k, bands, BANDS)
-        for step in range(R * S * steps_c):
-            r = step % R
-            s = step // R // steps_c
-            c = step // R % steps_c * BLOCK_C
+        r = 0
+        s = 0
+        c = 0
+        for _ in range(taps_h * taps_w * steps_c):
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
@@ -65,12 +67,19 @@ def _load_boxes(
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
+            r += 1
+            if r == taps_h:
+                r = 0
+                c += BLOCK_C
+            if c == steps_c * BLOCK_C:
+                c = 0
+                s += 1
 
 
 @gluon.jit
 def _load_rows(
     x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    tiles, steps_c, taps_w, offsets, bands, R: gl.constexpr, BLOCK: gl.constexpr,
     BANDS: gl.constexpr,
 ):  # fmt: skip
     """`_load_boxes` with stages of the rows that the R taps of a column read, and of R weights."""
@@ -83,7 +92,7 @@ def _load_rows(
     for tile in range(gl.program_id(0), tiles[0], gl.num_programs(0)):
         n, h, w, k = tile_place(tile, tiles, bands[1], BLOCK, False)
         band = _band_of(k, bands, BANDS)
-        for step in range(S * steps_c):
+        for step in range(taps_w * steps_c):
             column = w - pad_w + step // steps_c * dil_w
             c = step % steps_c * BLOCK_C
             stage = count % full.shape[0]
@@ -111,17 +120,17 @@ def _load_rows(
 @gluon.jit
 def load_tiles(
     x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, pitch, steps_c, offsets, bands, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    tiles, pitch, steps_c, taps, offsets, bands, BLOCK: gl.constexpr,
     ROWS: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ) -> None:  # fmt: skip
     """Load boxes of pixels, or rows where the taps of a column share them."""
     if ROWS > 1:
         _load_rows(
             x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
-            packed_empty, tiles, steps_c, offsets, bands, R, S, BLOCK, BANDS,
+            packed_empty, tiles, steps_c, taps[1], offsets, bands, ROWS, BLOCK, BANDS,
         )  # fmt: skip
     else:
         _load_boxes(
-            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
-            bands, R, S, BLOCK, BANDS, BY_GROUP,
+            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, taps,
+            offsets, bands, BLOCK, BANDS, BY_GROUP,
         )  # fmt: skip

@@ -127,6 +127,42 @@ with compiling(torch.device("cpu"), cores=2):
 twice = {name: [True] * 2 for name in once}
 assert hits == {"stores": [True] * 2 * precompile.FEW, **twice}, hits
 """
+SOON = """
+import torch
+from triton import knobs
+from triton.runtime import driver
+from bench.offline.compiler import OfflineDriver
+from tests.runtime.test_precompile import stores
+from tvdnn.runtime import compile_process, precompile
+from tvdnn.runtime.compile_process import compiling_soon, early_process
+from tvdnn.runtime.precompile import compiling
+from tvdnn.workers.process import _running
+
+def started(device, kernels, cores):
+    compile_process.usable_cores = lambda: cores
+    with compiling_soon(torch.device(device), kernels):
+        return early_process() is not None
+
+MANY = compile_process.MANY_CORES
+assert started("cuda", None, MANY) and started("cuda", "triton", MANY)
+assert not started("cuda", "torch", MANY) and not started("cpu", "triton", MANY)
+assert not started("cuda", None, MANY - 1)
+
+compile_process.usable_cores = lambda: MANY
+driver.set_active(OfflineDriver(90))
+hits = []
+knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+x = torch.empty(1 << 16, device="meta")
+precompile.CompileProcess = None  # no other process starts
+with compiling_soon(torch.device("cuda"), None):
+    for first in (0, precompile.FEW):
+        with compiling(torch.device("cpu"), cores=2):
+            for number in range(first, first + precompile.FEW):
+                stores[(1,)](x, number, SHIFT=number, num_warps=4)
+        assert early_process()._worker.result() in _running, "the process ends too early"
+assert hits == [True] * 2 * precompile.FEW, hits
+assert not _running, "a process is left"
+"""
 STOPPED = """
 from contextlib import suppress
 import torch
@@ -207,6 +243,11 @@ def test_launches_within_do_not_run_and_launches_behind_do(tmp_path: Path) -> No
 def test_other_processes_leave_every_kernel_in_the_cache(tmp_path: Path) -> None:
     """Kernels of Triton and of Gluon, with descriptors. One that fails fails here again."""
     run_compiler(BY_PROCESSES, tmp_path)
+
+
+def test_a_process_that_starts_early_compiles_all_and_ends(tmp_path: Path) -> None:
+    """It serves every `compiling` within. Few cores, a CPU or references start none."""
+    run_compiler(SOON, tmp_path)
 
 
 def test_threads_compile_where_processes_are_stopped(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
+from ..runtime.compile_process import compiling_soon
 from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
 from .build import (
@@ -153,7 +154,8 @@ class Trainer:
         how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
         settings = training_settings(*how, updates_last=file is not None, reserve=reserve)
         settings = with_rewrites_for(settings, policy, may_round=allow is not None)
-        self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
+        with compiling_soon(self.device, kernels):
+            self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
         self.construction_peak_nbytes = self.peak_nbytes()
         if self.device.type == "cuda":

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
+from ..runtime.compile_process import compiling_soon
 from ..runtime.section_file import SectionFile
 from ..units import parse_bytes
 from .build import (
@@ -94,7 +95,8 @@ def virtualize(
     fields |= {"sized": is_sized(chunk_size, sections), "device": device, "feedback": feedback}
     fields |= {"costs": costs, "clock": clock, "kernels": kernels, "progress": progress}
     fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "first_step": began}
-    return Virtualized(net, settings, EngineRequest(**fields)).prepare(*inputs)
+    with compiling_soon(device, kernels):
+        return Virtualized(net, settings, EngineRequest(**fields)).prepare(*inputs)
 
 
 def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> torch.device:

@@ -4,19 +4,28 @@ Triton's front end holds the interpreter's lock. Threads of one process compile 
 for most of the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Final
 
+import torch
+
 from ..errors import WorkerError
+from ..workers.cores import usable_cores
 from ..workers.forks import run_in_forks
 from ..workers.process import Worker
 from .kernel_sources import KernelSource, pack, unpack
 
 # Importing it imports torch, Triton and all kernels, and settles how kernels are compiled.
 _KERNELS: Final = "tvdnn.runtime.kernel_set"
+# Each takes up to 150 MB beside what it shares with the others (ResNet-50, Triton 3.9, 2026-11-27).
+MOST_PROCESSES: Final = 32
+# Cores from which on a process is started before a kernel is missing: one is then spare.
+MANY_CORES: Final = 4
+_EARLY: ContextVar["CompileProcess | None"] = ContextVar("early", default=None)
 
 
 class CompileProcess:
@@ -48,6 +57,31 @@ class CompileProcess:
         self._thread.shutdown(cancel_futures=True)
         if worker is not None:
             worker.close()
+
+
+@contextmanager
+def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
+    """Within it, on enough cores, a process that compiles starts before kernels are missing.
+
+    It imports torch, Triton and all kernels while the caller traces and plans: 2.3 s of CPU time,
+    in vain where none is missing. `kernels` are the engine's, None for those of the device.
+    """
+    cores = usable_cores()
+    if device.type != "cuda" or kernels == "torch" or cores < MANY_CORES:
+        yield
+        return
+    process = CompileProcess(min(MOST_PROCESSES, cores))
+    token = _EARLY.set(process)
+    try:
+        yield
+    finally:
+        _EARLY.reset(token)
+        process.close()
+
+
+def early_process() -> CompileProcess | None:
+    """The process that `compiling_soon` has started, if this is within it."""
+    return _EARLY.get()
 
 
 def _length(source: KernelSource) -> tuple[bool, int]:

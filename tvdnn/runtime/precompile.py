@@ -14,7 +14,7 @@ from triton.runtime import _async_compile
 from ..errors import WorkerError
 from ..planner.ir.schedule import Lane, Schedule
 from ..workers.cores import usable_cores
-from .compile_process import CompileProcess
+from .compile_process import MOST_PROCESSES, CompileProcess, early_process
 from .kernel_sources import KernelSource, can_pack, source_of
 from .triton_launchers import keep_launchers_apart
 
@@ -23,8 +23,6 @@ THREADS: Final = 12
 # Threads compile fewer kernels. Another process first imports torch and Triton, in 2.3 s of CPU
 # time. A kernel of ResNet-50 takes 0.1 to 1.8 s (Triton 3.9, 2026-11-27).
 FEW: Final = 8
-# Each takes up to 150 MB beside what it shares with the others (ResNet-50, Triton 3.9, 2026-11-27).
-MOST_PROCESSES: Final = 32
 # Seconds between two looks at how many kernels other processes have compiled.
 LOOK_S: Final = 0.2
 STAGE: Final = "compiling"
@@ -137,7 +135,7 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
             return
         self._missing.append(source)
         if len(self._missing) == FEW:  # the process starts while further kernels are collected
-            self._others = CompileProcess(self._processes)
+            self._others = early_process() or CompileProcess(self._processes)
 
     def __exit__(self, kind: type[BaseException] | None, *raised: Any) -> None:
         try:
@@ -145,7 +143,7 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
             if kind is None:
                 self._compile()
         finally:
-            if self._others is not None:
+            if self._others is not None and self._others is not early_process():
                 self._others.close()
 
     def _compile(self) -> None:
