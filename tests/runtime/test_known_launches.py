@@ -21,6 +21,7 @@ from tvdnn.runtime import profiler
 from tvdnn.runtime.binding import Call
 from tvdnn.runtime.known_launches import (
     NOTHING,
+    SAME_CHIP,
     KnownLaunches,
     collect,
     digest,
@@ -131,6 +132,19 @@ def test_launches_of_known_kernels_are_estimated_and_named(
     assert {graph.passes[index].name for index, _ in launched} == {pass_.name}
     assert again.estimated == frozenset()
     assert again.links[HOST] == LINK
+
+
+def test_a_gpu_with_a_known_chip_is_estimated_by_its_own_sheet(
+    written: tuple[Profile, KnownLaunches], tmp_path: Path
+) -> None:
+    _, known = written
+    measured = next(iter(set(SAME_CHIP.values())))
+    (tmp_path / file_name(measured)).write_text(json.dumps(dumped(replace(known, sheet="H100"))))
+    for gpu, sheet in (("NVIDIA H100 PCIe", "H100"), ("NVIDIA H200 NVL", "H200")):
+        found = known_launches(gpu, tmp_path)
+        assert found == KnownLaunches(sheet, rates=known.rates)
+    for gpu in ("NVIDIA A100-SXM4-80GB", "NVIDIA H300"):
+        assert known_launches(gpu, tmp_path) is NOTHING
 
 
 def test_inside_a_budget_what_does_not_ship_is_measured(

@@ -13,11 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from ..errors import InputError
 from ..graph import Graph, Pass
 from ..planner.ir import hardware
 from ..planner.ir.costs import Forms, Link, Profile, Roofline, Samples, form_choices
 
 FOLDER: Final = hardware.FOLDER / "launches"
+# GPUs by their sheets whose launches are estimated by those of another with the same chip, which
+# reach about the same shares of their rooflines.
+SAME_CHIP: Final = {"H100": "NVIDIA H100 80GB HBM3", "H200": "NVIDIA H100 80GB HBM3"}
 _DIGITS: Final = 16  # of the hash of a launch's signature
 
 
@@ -63,9 +67,23 @@ def rate_key(graph: Graph, pass_: Pass) -> str:
 
 @cache
 def known_launches(gpu: str, folder: Path = FOLDER) -> KnownLaunches:
-    """What ships of the GPU of this name: nothing where there is no file."""
+    """What ships of the GPU of this name, or else the rates of one with the same chip."""
     path = folder / file_name(gpu)
-    return loaded(json.loads(path.read_text())) if path.exists() else NOTHING
+    if path.exists():
+        return loaded(json.loads(path.read_text()))
+    return _rates_of_same_chip(gpu, folder)
+
+
+def _rates_of_same_chip(gpu: str, folder: Path) -> KnownLaunches:
+    """The rates of a GPU with the chip of this one, over the roofline of this one's sheet."""
+    try:
+        sheet = sheet_of(gpu)
+    except InputError:
+        return NOTHING
+    path = folder / file_name(SAME_CHIP.get(sheet, gpu))
+    if not path.exists():
+        return NOTHING
+    return KnownLaunches(sheet, rates=loaded(json.loads(path.read_text())).rates)
 
 
 def file_name(gpu: str) -> str:

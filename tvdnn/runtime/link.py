@@ -18,7 +18,8 @@ from ..planner.ir.costs import Link
 from ..planner.ir.settings import ENGINE, KERNEL
 from ..units import MIB
 
-REPLAYS: Final = 9
+REPLAYS: Final = 5
+COPY_REPLAYS: Final = 9
 LONG_NBYTES: Final = 64 * MIB
 SHORT_NBYTES: Final = MIB
 CODE_NBYTES: Final = 2 * MIB  # which take as long as a convolution of 0.1 ms or two
@@ -51,7 +52,7 @@ def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     def seconds(ways: tuple[int, ...], nbytes: int, count: int) -> float:
         run(ways, nbytes, count)
         # The fastest: whatever else uses the link or the host's memory only makes copies slower.
-        return min(timed(lambda: run(ways, nbytes, count)) for _ in range(REPLAYS)) / count
+        return min(timed(lambda: run(ways, nbytes, count)) for _ in range(COPY_REPLAYS)) / count
 
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
