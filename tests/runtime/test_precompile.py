@@ -135,6 +135,7 @@ from bench.offline.compiler import OfflineDriver
 from tests.runtime.test_precompile import stores
 from tvdnn.runtime import compile_process, precompile
 from tvdnn.runtime.compile_process import compiling_soon, early_process
+from tvdnn.runtime.kernel_set import jit_functions
 from tvdnn.runtime.precompile import compiling
 from tvdnn.workers.process import _running
 
@@ -162,6 +163,7 @@ with compiling_soon(torch.device("cuda"), None):
         assert early_process()._worker.result() in _running, "the process ends too early"
 assert hits == [True] * 2 * precompile.FEW, hits
 assert not _running, "a process is left"
+assert set(compile_process.SLOWEST) <= {each.fn.__name__ for each in jit_functions()}
 """
 STOPPED = """
 from contextlib import suppress

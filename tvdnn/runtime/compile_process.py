@@ -25,6 +25,7 @@ _KERNELS: Final = "tvdnn.runtime.kernel_set"
 MOST_PROCESSES: Final = 32
 # Cores from which on a process is started before a kernel is missing: one is then spare.
 MANY_CORES: Final = 4
+SLOWEST: Final = ("_depthwise_grad_weight_kernel", "grad_weight_windows_kernel")
 _EARLY: ContextVar["CompileProcess | None"] = ContextVar("early", default=None)
 
 
@@ -84,13 +85,15 @@ def early_process() -> CompileProcess | None:
     return _EARLY.get()
 
 
-def _length(source: KernelSource) -> tuple[bool, int]:
+def _length(source: KernelSource) -> tuple[bool, bool, int]:
     """Orders kernels by about how long they compile.
 
-    Kernels of Gluon took 1.0 to 1.8 s of CPU time each, Triton's at most 0.9 s, mostly by the
-    length of their code (ResNet-50, Triton 3.9, compute capability 9.0, 2026-11-27).
+    SLOWEST take 1.3 to 2.7 s of CPU time (EfficientNet-B0, HRNet, Triton 3.6, 2026-11-27), kernels
+    of Gluon 0.7 to 1.8 s, others at most 0.9 s, mostly by the length of their code (ResNet-50,
+    Triton 3.9, compute capability 9.0, 2026-11-27).
     """
-    return source.source.ext == "ttgir", len(source.source.fn.src)
+    function = source.source.fn
+    return function.fn.__name__ in SLOWEST, source.source.ext == "ttgir", len(function.src)
 
 
 def compile_all(packed: bytes, processes: int) -> None:
