@@ -1,11 +1,12 @@
 """Writes the seconds of launches on this GPU that ship with tvdnn: `python -m bench.profiles`.
 
 Every launch, recode and link that the cache of profiles has goes into the file. Networks of the zoo
-are measured first, as `auto` trains them, where the cache does not have their launches. The folder
-of kernels' caches may be new: kernels are compiled side by side.
+are measured first, as `auto` trains them, where the cache does not have their launches. The file is
+written behind each.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,15 @@ from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Profile
 from tvdnn.planner.ir.settings import COPIES, DEFAULT_POLICY
 from tvdnn.runtime.compile_process import compiling_soon
-from tvdnn.runtime.known_launches import FOLDER, NOTHING, collect, dumped, file_name, sheet_of
+from tvdnn.runtime.known_launches import (
+    FOLDER,
+    NOTHING,
+    KnownLaunches,
+    collect,
+    dumped,
+    file_name,
+    sheet_of,
+)
 from tvdnn.runtime.profile_cache import ProfileCache
 from tvdnn.runtime.profiler import profile
 
@@ -49,15 +58,17 @@ def auto_graph(name: str, dtype: str) -> Graph:
         return graph_of(network, make(network), dtype, DEFAULT_POLICY)
 
 
-def measured(names: list[str], dtypes: list[str]) -> list[tuple[Graph, Profile]]:
-    """The graphs of networks and their profiles on this GPU."""
-    found = []
-    with compiling_soon(GPU, "triton"):
-        for name, dtype in product(names, dtypes):
-            graph = auto_graph(name, dtype)
-            found.append((graph, profile(graph, device=GPU, kernels="triton", known=NOTHING)))
-            print(name, dtype, "measured", flush=True)
-    return found
+def measured(name: str, dtype: str) -> tuple[Graph, Profile]:
+    """The graph of a network and its profile on this GPU."""
+    graph = auto_graph(name, dtype)
+    return graph, profile(graph, device=GPU, kernels="triton", known=NOTHING)
+
+
+def known_now(profiles: Sequence[tuple[Graph, Profile]]) -> KnownLaunches:
+    """All launches of the cache, with the rates of these graphs."""
+    cache = ProfileCache(GPU, "triton")
+    links = {copies: link for copies, link in cache.links.items() if copies in COPIES}
+    return collect(profiles, sheet_of(torch.cuda.get_device_name()), cache.measured, links)
 
 
 def main() -> None:
@@ -66,15 +77,15 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
-    gpu = torch.cuda.get_device_name()
-    profiles = measured(list(options.nets), list(options.dtypes))
-    cache = ProfileCache(GPU, "triton")
-    links = {copies: link for copies, link in cache.links.items() if copies in COPIES}
-    known = collect(profiles, sheet_of(gpu), cache.measured, links)
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / file_name(gpu)
-    path.write_text(json.dumps({"environment": environment(), **dumped(known)}, indent=0) + "\n")
-    print(f"{path}: {len(known.samples)} launches, {len(known.rates)} rates")
+    path, profiles = options.out / file_name(torch.cuda.get_device_name()), []
+    with compiling_soon(GPU, "triton"):
+        for name, dtype in product(options.nets, options.dtypes):
+            profiles.append(measured(name, dtype))
+            known = known_now(profiles)
+            document = {"environment": environment(), **dumped(known)}
+            path.write_text(json.dumps(document, indent=0) + "\n")
+            print(f"{name} {dtype}: {len(known.samples)} launches, {len(known.rates)} rates")
 
 
 if __name__ == "__main__":
