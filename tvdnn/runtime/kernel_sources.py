@@ -18,8 +18,6 @@ import triton
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITCallable
 
-from .triton_launchers import build_launcher
-
 _PARTS: Final = ("src", "target", "options")
 _LONGEST_NAME: Final = 150  # characters of a kernel's name in the names of its files
 
@@ -40,8 +38,8 @@ class KernelSource:
         return manager.get_group(f"{self.source.name[:_LONGEST_NAME]}.json") is not None
 
     def compile(self) -> None:
-        """Compile the kernel, and what Triton launches it by, into Triton's cache where missing."""
-        build_launcher(triton.compile(self.source, target=self.target, options=self.options))
+        """Compile the kernel into Triton's cache, unless it is there."""
+        triton.compile(self.source, target=self.target, options=self.options)
 
 
 def source_of(key: str, compile_: Callable[[], Any]) -> KernelSource | None:

@@ -1,4 +1,4 @@
-"""Triton's compiled launchers: built ahead, and read before another thread replaces their module.
+"""Triton's compiled launchers, each read from its module before another thread replaces the module.
 
 Up to Triton 3.6 each signature of a kernel has a launcher, a C extension. All of these extensions
 have one module name. Python keeps one module of a name: loading an extension again puts its
@@ -8,18 +8,14 @@ the launcher of another kernel, and read its arguments by the wrong signature.
 
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
 from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from triton.runtime import build
 
-from ..kernels.language.gluon import version
-
 # The function of triton.runtime.build that loads extensions, in all versions up to 3.9.
 _LOADER: Final = "_load_module_from_path"
-LAST_WITH_LAUNCHERS: Final = (3, 6)
 
 
 def keep_launchers_apart() -> None:
@@ -30,16 +26,6 @@ def keep_launchers_apart() -> None:
     load = getattr(build, _LOADER, None)
     if load is not None and not hasattr(load, "__wrapped__"):
         setattr(build, _LOADER, _one_at_a_time(load))
-
-
-def build_launcher(kernel: Any) -> None:
-    """Build the launcher of a compiled kernel into Triton's cache. Needs no GPU.
-
-    Threads that build those of ResNet-50 take 2 s (Triton 3.6, 16 cores, 2026-11-27). Does nothing
-    from Triton 3.7 on, which has one launcher for all signatures.
-    """
-    if version() <= LAST_WITH_LAUNCHERS:
-        import_module("triton.backends.nvidia.driver").CudaLauncher(kernel.src, kernel.metadata)
 
 
 def _one_at_a_time(load: Callable[..., ModuleType]) -> Callable[..., Any]:
