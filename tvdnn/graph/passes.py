@@ -167,6 +167,11 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
+    param_of_grad: Mapping[str, str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found = {grad: param for param, grads in self.param_grads.items() for grad in grads}
+        object.__setattr__(self, "param_of_grad", found)
 
     @property
     def batch(self) -> int:

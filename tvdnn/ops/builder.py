@@ -23,6 +23,7 @@ class Builder(Masks):
     # The role of the passes that take whole gradients of parameters; "" where they are handed out.
     gradient_sink: str
     passes: list[Pass] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)  # buffers that a pass so far writes
     direction: Direction = Direction.FORWARD
     # The ops beside the network's, by name, and the names that these cannot have.
     added: dict[str, Op] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class Builder(Masks):
         for use in [use for use in reads if any(use.halo)]:
             reads += [replace(use, halo=(0, 0), neighbour=side) for side in sides_of(use)]
             writes.append(whole(self._add_image(self.unique(f"image {op.name} {role}"), use, unit)))
+        self.written.update(use.buffer for use in writes)
         self.passes.append(
             Pass(
                 name=f"{op.name} {role}",

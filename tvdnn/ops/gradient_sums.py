@@ -40,8 +40,7 @@ def add_grads(b: Builder, op: Op, reader: Operator | None = None) -> None:
 
 def _is_written(b: Builder, name: str) -> bool:
     """Whether a pass writes the buffer, and not the caller."""
-    buffer = b.resolved(Use(name)).buffer
-    return any(use.buffer == buffer for pass_ in b.passes for use in pass_.writes)
+    return b.resolved(Use(name)).buffer in b.written
 
 
 def range_of_all(b: Builder, op: Op) -> Use | None:

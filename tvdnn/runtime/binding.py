@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from ..gc_pause import without_collection
 from ..graph import (
     BITMAP,
     BITS,
@@ -69,6 +70,7 @@ class Tensors:
     control: Control
 
 
+@without_collection()
 def bind(
     schedule: Schedule,
     memory: ByteViews,
@@ -139,12 +141,8 @@ def bind_step(
 def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, torch.Tensor]:
     """The parameter of each gradient. A gradient has the strides of its parameter."""
     used = {use.buffer for use in (*pass_.reads, *pass_.writes)}
-    return {
-        grad: tensors.params[param]
-        for param, grads in graph.param_grads.items()
-        for grad in grads
-        if grad in used and param in tensors.params
-    }
+    owners = {grad: graph.param_of_grad[grad] for grad in used & graph.param_of_grad.keys()}
+    return {g: tensors.params[param] for g, param in owners.items() if param in tensors.params}
 
 
 def bind_recode(buffer: Buffer, step: Step, memory: ByteViews, kernels: SimpleNamespace) -> Call:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import InputError, UnsupportedOpError
+from ..gc_pause import without_collection
 from ..graph.network import Network
 from ..graph.state import StateChanges
 from ..ops.translate import OF_MAPS
@@ -43,7 +44,7 @@ def trace(
     lists each operation that tvdnn does not know and each use of values in control flow, with its
     module and line.
     """
-    with ONE_TRACE:
+    with ONE_TRACE, without_collection():
         return _traced(module, example_inputs, name, opaque, graded, ordered)
 
 
