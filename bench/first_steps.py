@@ -1,10 +1,11 @@
 """Seconds to the end of the first step with empty caches, by part, a process to a network.
 
-    python -m bench.first_steps -o bench/results/first_steps.json vgg16:256 resnet50:256
+    python -m bench.first_steps -o bench/results/first_steps.json vgg16 resnet50 hrnet_w18
     python -m bench.first_steps -o FILE --dtype tf32 --way virtualize --budget 4GiB resnet50:256
     python -m bench.first_steps -o FILE --cores 2 resnet50:256
 
-Networks are those of tvdnn.models. The seconds count from Trainer or virtualize on, when tvdnn and
+NAME:BATCH is a network of tvdnn.models, NAME one of the zoo with its batch. Rows are written as
+they come. The seconds count from Trainer or virtualize on, when tvdnn and
 the network are there. The caches of Triton and of profiles are in folders that are new and empty.
 """
 
@@ -14,16 +15,20 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 import tvdnn
 from bench.command_line import parser_of
 from bench.environment import environment, software
+from bench.zoo.networks import network_named
 from tvdnn import models
 from tvdnn.experiment.data import random_batch
 from tvdnn.workers.cores import usable_cores
@@ -31,30 +36,59 @@ from tvdnn.workers.cores import usable_cores
 WAYS = ("trainer", "virtualize")
 
 
-def first_step(
-    name: str, batch: int, way: str, dtype: str | None, budget: str | None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network on a device with a batch."""
+
+    net: nn.Module
+    x: Tensor
+    y: Tensor
+    loss_weights: tuple[float, ...] | None = None
+
+    def loss(self, outputs: Any) -> Tensor:
+        """The sum of the losses of all outputs."""
+        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        pairs = zip(given, self.loss_weights or [1.0] * len(given), strict=True)
+        losses = [weight * functional.cross_entropy(each, self.y) for each, weight in pairs]
+        return torch.stack(losses).sum()
+
+
+def subject_of(case: str, device: torch.device) -> Subject:
+    """The network and batch that NAME:BATCH or NAME says."""
+    name, _, batch = case.partition(":")
+    if batch:
+        x, y = random_batch(int(batch), models.image_shape(name), 10, device)
+        return Subject(models.by_name(name).to(device), x, y)
+    network = network_named(name)
+    make = import_module("bench.zoo.library").make  # which imports torchvision and timm
+    x = torch.randn(network.batch, 3, network.side, network.side, device=device)
+    y = torch.randint(network.classes, network.target_shape, device=device)
+    return Subject(make(network).to(device), x, y, network.loss_weights)
+
+
+def first_step(case: str, way: str, dtype: str | None, budget: str | None) -> dict[str, Any]:
     """One row: the first step of a network in this process."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    net = models.by_name(name).to(device)
-    x, y = random_batch(batch, models.image_shape(name), 10, device)
+    subject = subject_of(case, device)
+    net, x, y = subject.net, subject.x, subject.y
     trainer, virtualize = tvdnn.Trainer, tvdnn.virtualize  # imports the engine
     if device.type == "cuda":
         torch.cuda.synchronize()
     begin = time.perf_counter()
     made: Any
     if way == "trainer":
-        made = trainer(net, x, dtype=dtype, budget=budget)
+        made = trainer(net, x, dtype=dtype, budget=budget, loss_weights=subject.loss_weights)
         loss = made.step(x, y)
     else:
         made = virtualize(net, x, dtype=dtype, budget=budget)
-        loss = functional.cross_entropy(made(x), y)
+        loss = subject.loss(made(x))
         loss.backward()
     float(loss)
     whole = time.perf_counter() - begin
     parts = {part: round(seconds, 3) for part, seconds in made.first_step.items()}
-    subject = {"net": name, "batch": batch, "dtype": dtype, "way": way, "budget": budget}
-    return {**subject, "cores": usable_cores(), "seconds": round(whole, 3), "parts": parts}
+    name, batch = case.partition(":")[0], len(x)
+    what = {"net": name, "batch": batch, "dtype": dtype, "way": way, "budget": budget}
+    return {**what, "cores": usable_cores(), "seconds": round(whole, 3), "parts": parts}
 
 
 def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +114,7 @@ def text_of(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("cases", nargs="+", help="NAME:BATCH")
+    parser.add_argument("cases", nargs="+", metavar="CASE", help="NAME or NAME:BATCH")
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--way", choices=WAYS, default=WAYS[0])
     parser.add_argument("--dtype", default="bf16")
@@ -93,18 +127,16 @@ def main() -> None:
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     if options.here:
-        name, batch = options.cases[0].split(":")
-        row = first_step(name, int(batch), options.way, options.dtype, options.budget)
-        print(json.dumps(row))
+        print(json.dumps(first_step(options.cases[0], options.way, options.dtype, options.budget)))
         return
-    rows = []
+    machine = environment() if torch.cuda.is_available() else software()
+    rows = list[dict[str, Any]]()
+    document = {"title": "First steps with empty caches", "environment": machine, "rows": rows}
     for case in options.cases:
         rows.append(measured(case, options))
         print(text_of(rows[-1]), flush=True)
-    machine = environment() if torch.cuda.is_available() else software()
-    if options.output:
-        document = {"title": "First steps with empty caches", "environment": machine, "rows": rows}
-        options.output.write_text(json.dumps(document, indent=1) + "\n")
+        if options.output:
+            options.output.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
