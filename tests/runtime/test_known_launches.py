@@ -127,8 +127,14 @@ def test_launches_of_known_kernels_are_estimated_and_named(
     assert again.launch_s(pass_, pass_.domain) == pytest.approx(expected)
     assert again.launch_s(pass_, pass_.domain) == pytest.approx(found.launch_s(pass_, pass_.domain))
 
-    rates = {key: rate for key, rate in less.rates.items() if key != rate_key(graph, pass_)}
-    again = profiled(graph, known=replace(less, rates=rates), estimates=True)
+    others = {key: 2 * rate for key, rate in less.rates.items() if key != rate_key(graph, pass_)}
+    for rates, times in ((others, 2), ({}, 1 / SLOWER)):
+        again = profiled(graph, known=replace(less, rates=rates), estimates=True)
+        assert launched == []
+        assert again.estimated == {pass_.name}
+        assert again.launch_s(pass_, pass_.domain) == pytest.approx(times * expected)
+
+    again = profiled(graph, known=replace(less, sheet=""), estimates=True)
     assert {graph.passes[index].name for index, _ in launched} == {pass_.name}
     assert again.estimated == frozenset()
     assert again.links[HOST] == LINK
@@ -143,8 +149,8 @@ def test_a_gpu_with_a_known_chip_is_estimated_by_its_own_sheet(
     for gpu, sheet in (("NVIDIA H100 PCIe", "H100"), ("NVIDIA H200 NVL", "H200")):
         found = known_launches(gpu, tmp_path)
         assert found == KnownLaunches(sheet, rates=known.rates)
-    for gpu in ("NVIDIA A100-SXM4-80GB", "NVIDIA H300"):
-        assert known_launches(gpu, tmp_path) is NOTHING
+    assert known_launches("NVIDIA A100-SXM4-80GB", tmp_path) == KnownLaunches("A100")
+    assert known_launches("NVIDIA H300", tmp_path) is NOTHING
 
 
 def test_inside_a_budget_what_does_not_ship_is_measured(

@@ -1,6 +1,7 @@
 """Known launches: seconds of launches that were measured on GPUs of one name, and ship with tvdnn.
 
-A first step on such a GPU needs no profiling. Measurements on the machine itself come first.
+A first step on such a GPU needs no profiling, nor does one without a budget on any GPU with a data
+sheet. Measurements on the machine itself come first.
 `python -m bench.profiles` writes the files.
 """
 
@@ -43,10 +44,13 @@ class KnownLaunches:
         return self.samples.get(digest(signature))
 
     def estimate(self, graph: Graph, pass_: Pass, forms: Forms = ()) -> Samples | None:
-        """Seconds of a pass by the roofline and the rate of its kernel; None without a rate."""
-        rate = self.rates.get(rate_key(graph, pass_))
-        if rate is None:
+        """Seconds of a pass by the roofline and the rate of its kernel; None without a sheet.
+
+        The rate of a kernel that is not known is the median of those that are.
+        """
+        if not self.sheet:
             return None
+        rate = self.rates.get(rate_key(graph, pass_), median(self.rates.values() or [1.0]))
         roofline = Roofline(hardware.load(self.sheet), graph.dtype)
         sizes = sorted({min(pass_.unit, pass_.domain), pass_.domain})
         return tuple((rows, rate * roofline.launch_s(pass_, rows, forms)) for rows in sizes)
@@ -67,23 +71,20 @@ def rate_key(graph: Graph, pass_: Pass) -> str:
 
 @cache
 def known_launches(gpu: str, folder: Path = FOLDER) -> KnownLaunches:
-    """What ships of the GPU of this name, or else the rates of one with the same chip."""
+    """What ships of the GPU of this name, or else the rates of one with the same chip.
+
+    Without these it is the GPU's data sheet alone, and nothing for a GPU without one.
+    """
     path = folder / file_name(gpu)
     if path.exists():
         return loaded(json.loads(path.read_text()))
-    return _rates_of_same_chip(gpu, folder)
-
-
-def _rates_of_same_chip(gpu: str, folder: Path) -> KnownLaunches:
-    """The rates of a GPU with the chip of this one, over the roofline of this one's sheet."""
     try:
         sheet = sheet_of(gpu)
     except InputError:
         return NOTHING
     path = folder / file_name(SAME_CHIP.get(sheet, gpu))
-    if not path.exists():
-        return NOTHING
-    return KnownLaunches(sheet, rates=loaded(json.loads(path.read_text())).rates)
+    rates = loaded(json.loads(path.read_text())).rates if path.exists() else {}
+    return KnownLaunches(sheet, rates=rates)
 
 
 def file_name(gpu: str) -> str:

@@ -55,8 +55,7 @@ def profile(
     `file_limit` of its bytes. Parameters and optimizer state are never written. Measurements of
     this GPU, these versions, kernels and `configurations`, and of the file's folder, are taken from
     the cache, and else from `known` launches, those that ship where none are given. With
-    `estimates` further passes are not measured whose kernels were known to run on other sizes, nor
-    is a link that ships.
+    `estimates` no further pass of a GPU with a data sheet is measured, nor is a link that ships.
     """
     cache, gpu = ProfileCache(device, kernels), torch.cuda.get_device_name(device)
     if known is None:

@@ -142,7 +142,8 @@ class Roofline:
 class Profile:
     """Costs measured on a GPU, interpolated linearly between samples.
 
-    Those of `estimated` passes follow from launches of the same kernel on other sizes.
+    Those of `estimated` passes follow from the GPU's data sheet, and from launches of the same
+    kernel on other sizes where such are known.
     """
 
     hardware: str
