@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.support.virtual_networks import (
     Net,
@@ -116,3 +117,31 @@ def test_outputs_have_the_networks_form(form: Callable[..., Any]) -> None:
     assert_close(found["inner"], inner)
     found["logits"].sum().backward()
     assert net.fc2.weight.grad is not None
+
+
+def retain(output: Tensor) -> None:
+    output.retain_grad()
+
+
+def hook(output: Tensor) -> None:
+    output.register_hook(lambda grad: 0 * grad)
+
+
+@pytest.mark.parametrize("wants_gradient", [retain, hook])
+def test_hooks_on_an_output_of_which_others_are_made_are_refused(
+    wants_gradient: Callable[[Tensor], None],
+) -> None:
+    """Of an output that no other is made of they see the whole gradient."""
+    pair, twin = virtual(Pair()), Pair()
+    x, y = batches_of(1)[0]
+    inner, logits = pair(x)
+    wants_gradient(inner)
+    with pytest.raises(InputError, match="output 0 of the virtualized network has hooks"):
+        (inner.square().mean() + functional.cross_entropy(logits, y)).backward()
+    for net in (pair, twin):
+        inner, logits = net(x)
+        wants_gradient(logits)
+        net.zero_grad()
+        (inner.square().mean() + functional.cross_entropy(logits, y)).backward()
+    for param, other in zip(pair.parameters(), twin.parameters(), strict=True):
+        assert_close(param.grad, other.grad)

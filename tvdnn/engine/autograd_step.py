@@ -1,14 +1,15 @@
 """One step of a virtualized network as a node of torch's graph."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..runtime.runner import Runner
-from .gradient_checks import check_unchanged, versions_of, with_gradients
+from .gradient_checks import check_outputs, check_unchanged, versions_of, with_gradients
 from .virtual_steps import StepKey, VirtualSteps
 
 
@@ -21,6 +22,8 @@ class AutogradCall:
     key: StepKey
     num_inputs: int
     trained: tuple[str, ...]  # names of parameters, computed ones among them
+    # The outputs of which others are made, by their places.
+    inner: list[tuple[int, ReferenceType[Tensor]]] = field(default_factory=list)
 
 
 class AutogradStep(torch.autograd.Function):
@@ -54,6 +57,7 @@ class AutogradStep(torch.autograd.Function):
         call: AutogradCall = ctx.call
         network = call.runner.schedule.graph.network
         check_unchanged(network, ctx.read, ctx.versions)
+        check_outputs(call.inner)
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)

@@ -1,6 +1,7 @@
 """Which gradients a backward has, and checks that hooks and writes do not change them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
@@ -25,6 +26,32 @@ def with_gradients(network: Network, grads: Sequence[Tensor | None]) -> frozense
     if all(grad is not None for _, grad in pairs):
         return None
     return reached_from(network, (name for name, grad in pairs if grad is not None))
+
+
+def inner_outputs(network: Network) -> frozenset[str]:
+    """The outputs of which other outputs are made, so that gradients go back through them."""
+    read: set[str] = set()
+    reached = set(network.outputs)
+    for op in reversed(network.ops):
+        if op.output in reached and op.output not in network.detached:
+            read.update(op.inputs)
+            reached.update(op.inputs)
+    return frozenset(read.intersection(network.outputs))
+
+
+def check_outputs(outputs: Iterable[tuple[int, ReferenceType[Tensor]]]) -> None:
+    """Raise InputError for an output with hooks of which other outputs are made.
+
+    `outputs` are their places among all outputs, and themselves as far as they are still there.
+    """
+    for place, reference in outputs:
+        output = reference()
+        if output is not None and (output._backward_hooks or output.retains_grad):
+            raise InputError(
+                f"output {place} of the virtualized network has hooks, or retains its gradient, and"
+                " other outputs are made of it: what they add to its gradient stays inside the"
+                " step; remove the hooks, or virtualize what follows the output apart"
+            )
 
 
 def versions_of(network: Network, params: Mapping[str, Tensor]) -> dict[str, int]:

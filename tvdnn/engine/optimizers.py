@@ -66,6 +66,7 @@ class OptimizerState:
         self.spec = spec
         self.steps = torch.zeros(len(params))
         self.shown: set[tuple[str, ...]] = set()  # names of parameters whose state is in `state`
+        self._entries: dict[Tensor, dict[str, Tensor]] = {}  # what `state` was given of each
         self.numbers = {param: number for number, param in enumerate(params)}
         states = _zeros_beside([param for param in params for _ in spec.states])
         self.states = {param: {name: next(states) for name in spec.states} for param in params}
@@ -111,14 +112,24 @@ class OptimizerState:
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
         """Put the state of these parameters into the optimizer's `state`."""
         for param in params:
-            entry = optimizer.state[param]
-            entry.update(self.states[param])
+            entry = dict(self.states[param])
             if isinstance(self.spec, AdamW):
                 entry["step"] = self.steps[self.numbers[param]]
+            optimizer.state[param].update(entry)
+            self._entries[param] = entry
+
+    def follow_writes(self, optimizer: Planned) -> None:
+        """Take over what the caller has put into the optimizer's `state`, or taken out of it."""
+        state = optimizer.state
+        same = all(_has(state.get(param), entry) for param, entry in self._entries.items())
+        beside = (param for param, entry in state.items() if entry and param in self.numbers)
+        if not same or any(param not in self._entries for param in beside):
+            self.take_over(optimizer)
 
     def take_over(self, optimizer: Planned) -> None:
-        """Copy the state that the optimizer has loaded into the tensors that steps update."""
+        """Copy the state that the optimizer has into the tensors that steps update."""
         self.shown.clear()
+        self._entries.clear()
         for param, number in self.numbers.items():
             found = optimizer.state.pop(param, {})
             for name, tensor in self.states[param].items():
@@ -128,6 +139,11 @@ class OptimizerState:
             self.steps[number] = float(count)
             if found:
                 self.show(optimizer, (param,))
+
+
+def _has(found: Mapping[str, object] | None, entry: Mapping[str, Tensor]) -> bool:
+    """Whether a parameter's state has these very tensors."""
+    return found is not None and all(found.get(name) is each for name, each in entry.items())
 
 
 def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
@@ -194,6 +210,8 @@ def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
     Raises InputError for settings that the planned step cannot follow.
     """
     _check_settings(optimizer)
+    _check_params(optimizer, updated)
+    optimizer.planned_state.follow_writes(optimizer)
     steps = _steps_before(optimizer, updated)
     group = optimizer.param_groups[0]
     if isinstance(optimizer, PlannedSGD):
@@ -224,6 +242,24 @@ def _check_settings(optimizer: Planned) -> None:
             f"momentum of the trainer's optimizer is now {group['momentum']} and was 0 when the"
             " step was planned, which keeps no momentum buffers; make a new trainer"
         )
+    if isinstance(spec, SGD) and spec.momentum and not group["momentum"]:
+        raise InputError(
+            f"momentum of the trainer's optimizer is now 0 and was {spec.momentum} when the step"
+            " was planned, which would write over the momentum buffers that torch then leaves;"
+            " make a new trainer"
+        )
+
+
+def _check_params(optimizer: Planned, updated: Updated) -> None:
+    """Raise InputError where a parameter that the step updates is the optimizer's no longer."""
+    kept = set(map(id, optimizer.param_groups[0]["params"]))
+    for name, param in zip(updated.names, updated.params, strict=True):
+        if id(param) not in kept:
+            raise InputError(
+                f"parameter {name} was taken out of the trainer's optimizer, and the planned step"
+                " would update it all the same; freeze it by requires_grad_(False), or make a new"
+                " trainer"
+            )
 
 
 def _steps_before(optimizer: Planned, updated: Updated) -> int:

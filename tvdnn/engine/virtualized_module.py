@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .engine_request import EngineRequest
-from .gradient_checks import check_saving
+from .gradient_checks import check_saving, inner_outputs
 from .rounding_plans import RoundingReport
 from .virtual_steps import VirtualSteps
 
@@ -133,6 +134,10 @@ class Virtualized(nn.Module):
         call = AutogradCall(self._steps, runner, key, len(inputs), tuple(trained))
         step: Any = AutogradStep  # whose `apply` has types from torch 2.15 on
         outputs = step.apply(call, *inputs, *trained.values())
+        if len(outputs) > 1 and graded:
+            inner = inner_outputs(network)
+            pairs = enumerate(zip(network.outputs, outputs, strict=True))
+            call.inner.extend((place, ref(y)) for place, (name, y) in pairs if name in inner)
         return network.gather(outputs)
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
