@@ -141,8 +141,7 @@ class Trainer:
         policy, rounding = requested_rounding(policy, allow, lossy_check_every)
         requested = EngineRequest(
             **requested_memory(budget, host_budget, file, file_budget, peer_budget),
-            **machine,
-            **rounding,
+            **(machine | rounding),
             choice=requested_choice(policy, lead, copies),
             sized=is_sized(chunk_size, sections),
         )
