@@ -5,8 +5,8 @@
     python -m bench.first_steps -o FILE --cores 2 resnet50:256
 
 NAME:BATCH is a network of tvdnn.models, NAME one of the zoo with its batch. Rows are written as
-they come. The seconds count from Trainer or virtualize on, when tvdnn and
-the network are there. The caches of Triton and of profiles are in folders that are new and empty.
+they come. The seconds count from Trainer or virtualize on, when tvdnn and the network are there.
+The caches of Triton and of profiles are in folders that are new and empty.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import tvdnn
 from bench.command_line import parser_of
+from bench.cross_entropies import cross_entropies
 from bench.environment import environment, software
 from bench.zoo.networks import network_named
 from tvdnn import models
@@ -44,13 +44,6 @@ class Subject:
     x: Tensor
     y: Tensor
     loss_weights: tuple[float, ...] | None = None
-
-    def loss(self, outputs: Any) -> Tensor:
-        """The sum of the losses of all outputs."""
-        given = outputs if isinstance(outputs, tuple) else (outputs,)
-        pairs = zip(given, self.loss_weights or [1.0] * len(given), strict=True)
-        losses = [weight * functional.cross_entropy(each, self.y) for each, weight in pairs]
-        return torch.stack(losses).sum()
 
 
 def subject_of(case: str, device: torch.device) -> Subject:
@@ -81,7 +74,7 @@ def first_step(case: str, way: str, dtype: str | None, budget: str | None) -> di
         loss = made.step(x, y)
     else:
         made = virtualize(net, x, dtype=dtype, budget=budget)
-        loss = subject.loss(made(x))
+        loss = cross_entropies(made(x), y, subject.loss_weights or (1.0,), torch.float32)
         loss.backward()
     float(loss)
     whole = time.perf_counter() - begin

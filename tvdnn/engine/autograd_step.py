@@ -22,8 +22,7 @@ class AutogradCall:
     key: StepKey
     num_inputs: int
     trained: tuple[str, ...]  # names of parameters, computed ones among them
-    # The outputs of which others are made, by their places.
-    inner: list[tuple[int, ReferenceType[Tensor]]] = field(default_factory=list)
+    outputs: list[ReferenceType[Tensor]] = field(default_factory=list)  # once it has run
 
 
 class AutogradStep(torch.autograd.Function):
@@ -57,7 +56,7 @@ class AutogradStep(torch.autograd.Function):
         call: AutogradCall = ctx.call
         network = call.runner.schedule.graph.network
         check_unchanged(network, ctx.read, ctx.versions)
-        check_outputs(call.inner)
+        check_outputs(network, call.outputs)
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)

@@ -30,28 +30,31 @@ def with_gradients(network: Network, grads: Sequence[Tensor | None]) -> frozense
 
 def inner_outputs(network: Network) -> frozenset[str]:
     """The outputs of which other outputs are made, so that gradients go back through them."""
-    read: set[str] = set()
-    reached = set(network.outputs)
-    for op in reversed(network.ops):
-        if op.output in reached and op.output not in network.detached:
-            read.update(op.inputs)
-            reached.update(op.inputs)
-    return frozenset(read.intersection(network.outputs))
+    outputs = network.outputs
+    makers = (op for op in network.ops if op.output in outputs)
+    read = (name for op in makers if op.output not in network.detached for name in op.inputs)
+    return reached_from(network, read).intersection(outputs)
 
 
-def check_outputs(outputs: Iterable[tuple[int, ReferenceType[Tensor]]]) -> None:
+def check_outputs(network: Network, outputs: Sequence[ReferenceType[Tensor]]) -> None:
     """Raise InputError for an output with hooks of which other outputs are made.
 
-    `outputs` are their places among all outputs, and themselves as far as they are still there.
+    `outputs` refer to the tensors that the caller was given, as far as they are still there.
     """
-    for place, reference in outputs:
-        output = reference()
-        if output is not None and (output._backward_hooks or output.retains_grad):
+    given = enumerate(reference() for reference in outputs)
+    hooked = [place for place, y in given if y is not None and _wants_gradient(y)]
+    inner = inner_outputs(network) if hooked else frozenset()
+    for place in hooked:
+        if network.outputs[place] in inner:
             raise InputError(
                 f"output {place} of the virtualized network has hooks, or retains its gradient, and"
                 " other outputs are made of it: what they add to its gradient stays inside the"
                 " step; remove the hooks, or virtualize what follows the output apart"
             )
+
+
+def _wants_gradient(output: Tensor) -> bool:
+    return bool(output._backward_hooks) or output.retains_grad
 
 
 def versions_of(network: Network, params: Mapping[str, Tensor]) -> dict[str, int]:

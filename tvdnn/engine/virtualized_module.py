@@ -20,7 +20,7 @@ from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .engine_request import EngineRequest
-from .gradient_checks import check_saving, inner_outputs
+from .gradient_checks import check_saving
 from .rounding_plans import RoundingReport
 from .virtual_steps import VirtualSteps
 
@@ -134,10 +134,7 @@ class Virtualized(nn.Module):
         call = AutogradCall(self._steps, runner, key, len(inputs), tuple(trained))
         step: Any = AutogradStep  # whose `apply` has types from torch 2.15 on
         outputs = step.apply(call, *inputs, *trained.values())
-        if len(outputs) > 1 and graded:
-            inner = inner_outputs(network)
-            pairs = enumerate(zip(network.outputs, outputs, strict=True))
-            call.inner.extend((place, ref(y)) for place, (name, y) in pairs if name in inner)
+        call.outputs.extend(map(ref, outputs))
         return network.gather(outputs)
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
