@@ -2,16 +2,16 @@
 
     python -m bench.zoo -o bench/results/zoo
     python -m bench.zoo --torch --seconds 590 --jobs 3 -o bench/results/zoo
-    python -m bench.zoo --nets resnet50 rexnet_100 --dtype tf32 --ours --virtualize -o FOLDER
+    python -m bench.zoo --nets resnet50 rexnet_100 --ours --ways auto virtualize -o FOLDER
 
 networks.json lists the networks, with batches and sizes of images. A process trains one network by
 torch, another by tvdnn, each with empty caches. torch is eager, and torch.compile by default and
 with CUDA graphs ("reduce-overhead"), with fused SGD with momentum, channels_last and cuDNN's search
 for algorithms; parameters are float32, in bf16 under autocast. A first step over 180 s is ended.
-tvdnn is `Trainer` under auto without a budget and in half of torch.compile's memory, under keep,
-and with `--virtualize` the network in a loop of torch's own. Processes compile and plan side by
-side. All but one stop while that one is measured. A way that fails has a row with its error, but
-one that lacks memory beside others is left for another run, with `--jobs 1`.
+tvdnn is `Trainer` under auto without a budget and in half of torch.compile's memory, and under
+keep; where `--ways` says so, also `virtualize` in a loop of torch's own. Processes compile and plan
+side by side. All but one stop while that one is measured. A way that fails has a row with its
+error, but one that lacks memory beside others is left for another run, with `--jobs 1`.
 
 FOLDER has two files for each kind of GPU. Rows are written as they come. Those that are there stay:
 torch's for its versions, ours for their commit. Three anchors of torch's are measured once more in
@@ -45,7 +45,7 @@ from bench.zoo.rows import (
     TORCHS_WAYS,
     TVDNN,
     TVDNNS_WAYS,
-    VIRTUALIZED,
+    USUAL,
     Row,
     RowFile,
     agreements,
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--torch", action="store_true", help="torch's rows alone")
     parser.add_argument("--ours", action="store_true", help="our rows alone")
-    parser.add_argument("--virtualize", action="store_true", help="tvdnn.virtualize too")
+    parser.add_argument("--ways", nargs="+", default=USUAL, choices=TVDNNS_WAYS, help="of ours")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which the command ends")
     parser.add_argument("-o", "--output", type=Path, required=True, help="a folder")
@@ -146,8 +146,7 @@ class Zoo:
                 self._add(self.torchs, row)
         if only_ours or not only_torch:
             compiled = compiled_nbytes(self.torchs_rows, net, dtype)
-            ours = [way for way in TVDNNS_WAYS if compiled or way != HALF]
-            ours = [way for way in ours if self.options.virtualize or way != VIRTUALIZED]
+            ours = [way for way in self.options.ways if compiled or way != HALF]
             ways = self._lacking(self.tvdnns_rows, net, ours)
             for row in rows_of(children, Job(net, ways, dtype, compiled and compiled // 2)):
                 self._add(self.tvdnns, row)

@@ -12,7 +12,8 @@ TORCH, TVDNN = "torch", "tvdnn"  # the names of files begin so; then comes the G
 EAGER, COMPILED, GRAPHED = "eager", "compile", "compile reduce-overhead"
 TORCHS_WAYS: Final = (EAGER, COMPILED, GRAPHED)
 AUTO, KEEP, HALF, VIRTUALIZED = "auto", "keep", "auto in half", "virtualize"
-TVDNNS_WAYS: Final = (AUTO, KEEP, HALF, VIRTUALIZED)
+USUAL: Final = (AUTO, KEEP, HALF)
+TVDNNS_WAYS: Final = (*USUAL, VIRTUALIZED)
 AGREE: Final = 0.03  # of an anchor's step, when it is measured again
 SLOW_S: Final = 180.0  # of a first step by torch.compile, which is ended then
 

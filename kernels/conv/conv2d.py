@@ -38,6 +38,7 @@ from .launch import (
     weights_of,
 )
 from .pack_weight import of_groups
+from .remade import MadeBy, remade_reference
 from .row_tiles import rows_read, rows_spread
 from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
 from .windows_launch import launch_windows
@@ -50,6 +51,7 @@ def conv2d(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
+    made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, K] = x [N, H, W, C] convolved with packed weights, plus bias, float32 [K].
 
@@ -58,7 +60,8 @@ def conv2d(
     With few channels they may make NaN of up to three outputs beside those that read them.
     `out_precision` is the precision of the products that read y, by default the same. With `relu`
     negative outputs become 0. `moments`, if given, get those that `cell_moments` finds for `cells`
-    of y; x must start at a whole cell.
+    of y; x must start at a whole cell. With `made_by` the convolution is of the map that it makes
+    of x, where `makes_input`.
     """
     if y.numel() == 0:
         return
@@ -66,7 +69,7 @@ def conv2d(
     epilogue = Epilogue(
         bias, relu=relu, moments=moments, cells=cells, out_precision=out_precision or precision
     )
-    _launch_forward(x, packed, y, taps, epilogue, precision)
+    _launch_forward(x, packed, y, taps, epilogue, precision, made_by)
 
 
 @costing(cost.max_pool)
@@ -150,15 +153,17 @@ def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
 
 
 def _launch_forward(
-    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
-) -> None:
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str,
+    made_by: MadeBy | None = None,
+) -> None:  # fmt: skip
     read, box_taps = _at_stride_1(x, taps)
     windows = windows_tile(taps, x.dtype, x.shape[2])
     left = False
     if windows is not None:
+        assert made_by is None, "windows make no maps again"
         left = launch_windows(x, packed, y, taps, epilogue, windows)
     elif _suits_box(read, y, box_taps, precision):
-        left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
+        left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision, made_by)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
         left = launch_specialized(split_even_odd(x), weights_of(packed), y, taps, epilogue, box)
@@ -238,8 +243,10 @@ def conv2d_reference(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
+    made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d` in torch."""
+    x = remade_reference(x, made_by)
     weight = _computed(of_groups(packed, x.shape[3], groups)).permute(0, 3, 1, 2)
     x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
     with rounding(precision):

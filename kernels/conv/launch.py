@@ -1,8 +1,9 @@
 """Launches of the convolution kernels: tiles, boxes and descriptors from a layer's sizes."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import gcd, prod
-from typing import Any
+from typing import Any, Final
 
 import torch
 import triton
@@ -19,6 +20,7 @@ from .batch_stats import MomentCells
 from .grad_bias import side_of, sum_cells
 from .im2col import conv_im2col_kernel
 from .pointer import conv_kernel
+from .remade import MadeBy, settings_of_maker
 from .tiles import (
     FEW_CHANNELS,
     ROWS_PACKED_STAGES,
@@ -38,6 +40,8 @@ from .tiles import (
 )
 from .tma import conv_box_kernel
 from .warp_specialized import conv_specialized_kernel
+
+NO_MAKER: Final = settings_of_maker(None) | {"sample_pixels": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,9 @@ def launch_pointer(
 
 
 def launch_box(
-    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
-) -> bool:
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str,
+    made_by: MadeBy | None = None,
+) -> bool:  # fmt: skip
     """Launch a kernel of boxes of pixels at stride 1, with specialised warps where they suit.
 
     Returns whether the kernel stores the epilogue's moments, as all functions below do.
@@ -147,6 +152,8 @@ def launch_box(
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
     whole = is_range(x) and is_range(y)
     flat = one_by_one and whole and not pooled and epilogue.sums is None
+    assert made_by is None or flat, "only pixels in one row are made again"
+    maker = settings_of_maker(made_by) | {"sample_pixels": x.shape[1] * x.shape[2]}
     if flat:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
@@ -155,8 +162,8 @@ def launch_box(
     # Masks by bytes of bits spill 720 bytes there, and a mask's form must not choose the kernel.
     in_words = epilogue.mask is None or taps.mask_channels % WORD == 0
     if in_words and suits_specialized(taps, x.dtype, box, pooled=pooled):
-        return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
-    left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
+        return launch_specialized(x, weights, y, taps, epilogue, box, maker, flat=flat)
+    left = _launch_plain_box(x, weights, y, taps, epilogue, precision, maker, flat=flat)
     sum_apart(y, epilogue)
     return left
 
@@ -186,8 +193,8 @@ def _as_row(nhwc: Tensor) -> Tensor:
 
 
 def launch_specialized(
-    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box, *,
-    flat: bool = False,
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box,
+    maker: Mapping[str, Any] = NO_MAKER, *, flat: bool = False,
 ) -> bool:  # fmt: skip
     """Launch warp_specialized.py on x [N, H, W, C], or at stride 2 on its `split_even_odd`."""
     halved = x.dim() == 5
@@ -213,7 +220,7 @@ def launch_specialized(
         epilogue.codes, epilogue.sums, moments,
         num_samples, height, width, taps.in_channels, taps.channels[1], pitch, *taps.size,
         *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(taps),
-        *taps.widths, taps.last_band,
+        *taps.widths, taps.last_band, **maker,
         R=taps.size[0] if taps.by_group else 0, **_flags(epilogue), BANDS=taps.has_bands,
         CHANNELS=taps.summed_channels if taps.by_group else 0,
         ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
@@ -228,8 +235,8 @@ def launch_specialized(
 
 
 def _launch_plain_box(
-    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str, *,
-    flat: bool,
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str,
+    maker: Mapping[str, Any], *, flat: bool,
 ) -> bool:  # fmt: skip
     pooled = epilogue.codes is not None
     tile = configured(
@@ -242,6 +249,7 @@ def _launch_plain_box(
     stored = _stored_box(box, tile, taps, pooled=pooled)
     moments = epilogue.moments_by(part_of(box, tile.parts), flat=flat)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    stages = tile.num_stages - (maker["MAKER"] == "gate")  # which also hold gates of pixels
     conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(weights.rows, [tile.out_channels, tile.in_channels]),
@@ -251,12 +259,12 @@ def _launch_plain_box(
         epilogue.codes, moments,
         num_samples, height, width, taps.in_channels, taps.channels[1],
         *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(taps),
-        *taps.widths, taps.last_band,
+        *taps.widths, taps.last_band, **maker,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), BANDS=taps.has_bands,
         PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        PARTS=tile.parts, STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
+        PARTS=tile.parts, STAGES=stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
     )  # fmt: skip
     return moments is not None
 

@@ -10,10 +10,11 @@ import triton.language as tl
 
 from .bands import band_start, first_output, tiles_of
 from .epilogue import store_sums
+from .remade import gated_again, gates_at, normalized_again, normalizer_at
 
 SIZES: Final = (
     "num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w",
-    "in_width", "out_width", "last_band",
+    "in_width", "out_width", "last_band", "sample_pixels",
 )  # fmt: skip
 
 
@@ -21,13 +22,14 @@ SIZES: Final = (
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w, in_width, out_width, last_band,
+    mask_n, mask_h, mask_w, in_width, out_width, last_band, source, coefficient, sample_pixels,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     BITS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
     OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr, BANDS: tl.constexpr,
+    MAKER: tl.constexpr, FUNCTION: tl.constexpr,
 ) -> None:  # fmt: skip
     """Stride 1. A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
@@ -36,6 +38,9 @@ def conv_box_kernel(
     an axis of groups, a tile lies in one group. The box is operand B of the products. As operand A
     its reshape would go through registers, which gave wrong sums that changed from run to run
     (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
+
+    With a MAKER, for pointwise filters over pixels in one row, of which a sample has
+    `sample_pixels`, x is made again (remade.py).
     """
     BY_GROUP: tl.constexpr = len(y_desc.block_shape) == 5
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
@@ -58,7 +63,16 @@ def conv_box_kernel(
             c = step // R % tiles_c * BLOCK_C
             x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, band + c])
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
-            acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
+            x = x.reshape(PIXELS, BLOCK_C)
+            if MAKER == "normalize":
+                at = normalizer_at(source, c, in_c, BLOCK_C)
+                x = normalized_again(x, at, coefficient, FUNCTION)
+            elif MAKER == "gate":
+                samples = (w + tl.arange(0, PIXELS)) // sample_pixels
+                last = (width - 1) // sample_pixels
+                gates = gates_at(source, samples[:, None], c, last + 1, in_c, BLOCK_C)
+                x = gated_again(x, gates)
+            acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
         store_sums(
             acc, bias_ptr, mask, (mask_n, mask_h, mask_w), y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c, out_width,

@@ -31,10 +31,11 @@ from .warp_specialized_epilogue import (
     store_tile,
 )
 from .warp_specialized_loads import load_tiles, tile_place
+from .warp_specialized_remade import sum_of_remade
 
 SIZES: Final = (
     "num_samples", "height", "width", "pitch", "taps_h", "taps_w", "pad_h", "pad_w",
-    "dil_h", "dil_w", "in_width", "out_width", "last_band",
+    "dil_h", "dil_w", "in_width", "out_width", "last_band", "sample_pixels",
 )  # fmt: skip
 
 
@@ -125,10 +126,11 @@ def _sum_rows(
 def _compute(
     bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
     full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, channels,
-    steps, taps_w, R: gl.constexpr, TURN: gl.constexpr, BLOCK: gl.constexpr,
+    steps, taps_w, made_by, R: gl.constexpr, TURN: gl.constexpr, BLOCK: gl.constexpr,
     HAS_BIAS: gl.constexpr, LOADS_MASK: gl.constexpr, BITS: gl.constexpr, RELU: gl.constexpr,
     POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, CHANNELS: gl.constexpr,
+    MAKER: gl.constexpr, FUNCTION: gl.constexpr,
 ):  # fmt: skip
     """Compute and store every second tile from tile TURN on."""
     BY_GROUP: gl.constexpr = CHANNELS > 0
@@ -154,6 +156,11 @@ def _compute(
             acc = _sum_rows(
                 acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, other,
                 count, steps, ROWS, BLOCK,
+            )  # fmt: skip
+        elif MAKER != "":
+            acc = sum_of_remade(
+                acc, packed_bufs, x_bufs, full, empty, other, count, steps, made_by[1:], w,
+                sides[2], made_by[0], MAKER, FUNCTION,
             )  # fmt: skip
         elif BY_GROUP:
             acc = _sum_of_group(
@@ -218,6 +225,7 @@ def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pitch, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
     packed_h, packed_w, mask_n, mask_h, mask_w, in_width, out_width, last_band,
+    source, coefficient, sample_pixels, MAKER: gl.constexpr, FUNCTION: gl.constexpr,
     R: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, BANDS: gl.constexpr,
@@ -235,6 +243,7 @@ def conv_specialized_kernel(
     windows 2x2 are stored; height and width then count only rows and columns in windows, and boxes
     have at least 8 columns, so that no two threads share a window. CELL, if not 0, is the side of
     cells of the stored map whose sums are stored. With MOMENTS the moments of each box are stored.
+    With a MAKER x is made again, as in tma.py.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
     BY_GROUP: gl.constexpr = CHANNELS > 0
@@ -262,6 +271,7 @@ def conv_specialized_kernel(
     LOADS_MASK: gl.constexpr = HAS_MASK and not BITS
     masked = barriers(2, 1) if LOADS_MASK else turns
     channels = (out_c, out_width)
+    made_by = (in_c, source, coefficient, sample_pixels)
     mask_places = (num_samples, height, width, mask_n, mask_h, mask_w)
     packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
     y_bufs = buffers(y_desc, 2)
@@ -270,14 +280,16 @@ def conv_specialized_kernel(
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
-                tiles, sides, mask_places, channels, steps, taps_w, R, 0, BLOCK,
+                tiles, sides, mask_places, channels, steps, taps_w, made_by, R, 0, BLOCK,
                 HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
+                MAKER, FUNCTION,
             )),
             (_compute, (
                 bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
-                tiles, sides, mask_places, channels, steps, taps_w, R, 1, BLOCK,
+                tiles, sides, mask_places, channels, steps, taps_w, made_by, R, 1, BLOCK,
                 HAS_BIAS, LOADS_MASK, BITS, RELU, POOL, ROUND, CELL, MOMENTS, ROWS, CHANNELS,
+                MAKER, FUNCTION,
             )),
             (load_tiles, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,

@@ -30,6 +30,7 @@ from bench.zoo.rows import (
     HALF,
     KEEP,
     TVDNNS_WAYS,
+    USUAL,
     VIRTUALIZED,
     RowFile,
     of_gpu,
@@ -160,7 +161,7 @@ def test_ended_children_leave_no_row() -> None:
 
 
 def zoo(folder: Path, run: str = "first", **options: Any) -> Zoo:
-    chosen = {"dtype": "bf16", "torch": False, "ours": False, "virtualize": False, "jobs": 1}
+    chosen = {"dtype": "bf16", "torch": False, "ours": False, "ways": USUAL, "jobs": 1}
     return Zoo(Namespace(output=folder, **(chosen | options)), ABOUT, run)
 
 
@@ -179,7 +180,7 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     second.measure(children, "resnet18")
     assert [row["way"] for row in second.tvdnns_rows] == [AUTO, KEEP, HALF]
     assert f'"half_bytes": {2 * GIB}' in children.asked[0]
-    third = zoo(tmp_path, "third", virtualize=True)
+    third = zoo(tmp_path, "third", ways=[*USUAL, VIRTUALIZED])
     third.measure(Answers([timed(0.02)]), "resnet18")
     assert [row["way"] for row in third.tvdnns_rows] == list(TVDNNS_WAYS)
     assert len(RowFile(tmp_path / "torch_h100.json").rows) == 3

@@ -37,11 +37,11 @@ class Inverted(nn.Sequential):
     """Three blocks behind a stem. Between them a map is normalized and nothing else."""
 
     def __init__(self) -> None:
-        stem = [nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16, affine=False), nn.ReLU()]
+        stem = [nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32, affine=False), nn.ReLU()]
         blocks = [
-            *inverted(16, 32, 24, nn.ReLU6()),
-            *inverted(24, 40, 16, nn.SiLU(), Gate(40)),
-            *inverted(16, 20, 32, nn.Hardswish(), Gate(20)),
+            *inverted(32, 32, 32, nn.ReLU6()),
+            *inverted(32, 96, 32, nn.SiLU(), Gate(96)),
+            *inverted(32, 20, 32, nn.Hardswish(), Gate(20)),
         ]
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES)]
         super().__init__(*stem, *blocks, *head)
@@ -52,10 +52,10 @@ class Dense(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(16 + 8 * i) for i in range(3))
-        self.convs = nn.ModuleList(nn.Conv2d(16 + 8 * i, 8, 1) for i in range(3))
-        self.head = nn.Linear(40, CLASSES)
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(32 + 16 * i) for i in range(3))
+        self.convs = nn.ModuleList(nn.Conv2d(32 + 16 * i, 16, 1) for i in range(3))
+        self.head = nn.Linear(80, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

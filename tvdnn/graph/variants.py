@@ -13,7 +13,8 @@ class Rewrites(NamedTuple):
     coded_pools: bool = False  # max poolings behind a ReLU leave codes, where ops are not joined
     # Joined normalizations take the masks of their ReLUs from signs, and do not compute them again.
     masks_by_signs: bool = False
-    # Weight gradients make maps again that their op alone reads, as they load what made these.
+    # Pointwise convolutions and their weight gradients make the maps that they alone read, as they
+    # load what these are made of.
     remakes_maps: bool = False
 
 

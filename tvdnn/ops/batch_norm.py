@@ -24,9 +24,10 @@ from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
 from .operator import STRIDED, Launch, Operator, by_pixel, launches
+from .remade_maps import lies_in_source
 from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
-from .statistics import moments_of, run_merge_cells, run_moments, slices_for
+from .statistics import moments_of, run_merge_cells, run_moments, slices_for, statistics_of
 from .traced_op import Shape, TracedOp
 
 
@@ -51,9 +52,11 @@ def forward(b: Builder, op: Op) -> None:
     """The passes forward.
 
     A normalization with nothing fused behind it, which one other alone adds, makes no map: that
-    other op normalizes it as it adds it.
+    other op normalizes it as it adds it. Nor does one that its reader makes as it loads it.
     """
     statistics = whole(_statistics(b, op))
+    if lies_in_source(b, op):
+        return
     bare = op.kind == "batch_norm"
     if bare and op.output in b.residuals and b.has_one_reader(op.output):
         b.added_normalized[op.output] = op
@@ -125,11 +128,6 @@ def _masks(b: Builder, op: Op) -> bool:
 
 def _needs_sums(b: Builder, op: Op) -> bool:
     return op.attrs["training"] or any(b.needs_param_grad(name) for name in op.params[:2])
-
-
-def statistics_of(op: Op) -> str:
-    """The buffer of the statistics that a normalization normalizes by."""
-    return f"statistics {op.name}"
 
 
 def _statistics(b: Builder, op: Op) -> str:

@@ -110,6 +110,12 @@ class Buffers:
         use = self.resolved(Use(name))
         return self.buffers[name if use.channels is None else use.buffer].shape[-1]
 
+    def width_of(self, value: str) -> int:
+        """Channels from one pixel to the next of a value in a buffer of its own or a container."""
+        while (place := self.aliases.get(value)) is not None:
+            value = place.container
+        return self.padded.get(value, self.shape(value)[-1])
+
     def starts_words(self, name: str) -> bool:
         """Whether each pixel of a buffer, range or view starts at a multiple of WORD channels."""
         use = self.resolved(Use(name))

@@ -33,8 +33,10 @@ class Builder(Masks):
     param_places: dict[str, list[int]] = field(default_factory=dict)
     # By parameter, the sums that ops have left of its gradient.
     partials: dict[str, list[str]] = field(default_factory=dict)
-    # Whether weight gradients make maps again as they load them.
+    # Whether pointwise convolutions and the gradients of their weights make maps as they load them.
     remakes_maps: bool = False
+    # The values that only their readers make. They lie where what they are made of does.
+    made_by_readers: set[str] = field(default_factory=set)
     # Whether parameters are updated behind all other passes.
     updates_last: bool = False
     # The parameters whose gradients are whole, and whose updates come last.

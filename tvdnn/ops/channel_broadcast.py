@@ -11,8 +11,15 @@ from ..kernels.pointwise.channel_broadcast import gate_slices
 from .builder import Builder
 from .operator import STRIDED, Launch, Operator, by_pixel
 from .passes import channels_of, forward, forward_by_pixel
+from .remade_maps import lies_in_source
 from .row_tiles import tiles_by_pixel
 from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
+
+
+def multiply_forward(b: Builder, op: Op) -> None:
+    """The product, if its reader does not make it as it loads it."""
+    if not lies_in_source(b, op):
+        forward_by_pixel(b, op)
 
 
 def multiply_backward(b: Builder, op: Op) -> None:
@@ -104,7 +111,7 @@ def _run_scale_grad(a: Launch) -> None:
 
 GATE_MULTIPLY = Operator(
     "gate_multiply",
-    forward_by_pixel,
+    multiply_forward,
     multiply_backward,
     {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_values_grad},
     saves={"input"},

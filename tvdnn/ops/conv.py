@@ -18,22 +18,20 @@ from ..kernels.conv.depthwise_grad_weight import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
-from ..kernels.conv.grad_weight.split_plan import remakes_maps
-from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
 from .bias_rounding import round_in_place
 from .builder import Builder, whole
 from .conv_launches import (
-    GEOMETRY,
     LAUNCHES,
     run_forward,
     run_forward_relu_max_pool2d,
     run_unpool,
 )
+from .conv_sizes import filter_shape, settings_of, sides_of
 from .conv_translator import conv
-from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Operator
+from .operator import STRIDED_BY_WORDS, Operator
 from .pool import add_codes, codes_of
-from .remade_maps import Source, source_of
+from .remade_maps import remakes, source_of, source_read_by
 from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
 from .statistics import add_cells
 
@@ -68,10 +66,15 @@ def _rectify(b: Builder, op: Op) -> None:
 
 
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
-    """The convolution and its fused ops."""
-    x, bias = b.input_of(op), op.params[1]
-    reads, flops = (Use(x, halo=halo_of(b, op)), pack(b, op)), _flops(b, op)
-    b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
+    """The convolution and its fused ops, and what makes its input, where the launch does so."""
+    reads: list[Use] = [Use(b.input_of(op), halo=halo_of(b, op)), pack(b, op)]
+    params, attrs = [op.params[1]], dict(attrs or {})
+    source = source_read_by(b, op)
+    if source is not None:
+        reads.append(source.beside)
+        params += source.params
+        attrs |= source.attrs
+    b.add_pass(op, "forward", reads, writes, params=tuple(params), flops=_flops(b, op), attrs=attrs)
 
 
 def backward(
@@ -118,7 +121,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: Use) -> None:
     """
     value = op.inputs[0]
     other, flops = b.other_term(value), _flops(b, op)
-    if other is not None and may_be_last(filter_shape(b, op), **_settings(b, op)):
+    if other is not None and may_be_last(filter_shape(b, op), **settings_of(b, op)):
         total = Use(b.new_total(value))
         b.add_pass(op, "grad_last", (Use(dy), packed, *other), (total,), flops=flops)
         return
@@ -163,7 +166,7 @@ def pack_grad_input(b: Builder, op: Op) -> Use:
 
 def _packing(b: Builder, op: Op) -> dict[str, Any]:
     """What the bands of a layer's input channels depend on."""
-    settings = _settings(b, op)
+    settings = settings_of(b, op)
     return {name: settings[name] for name in ("groups", "dtype", "precision")}
 
 
@@ -177,22 +180,13 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
     reads: tuple[Use, ...] = (Use(small), Use(large, halo=halo_of(b, op)))
     plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
     source = source_of(b, op.inputs[0]) if large == b.input_of(op) else None
-    if source is None or not _remakes(b, op, small, large, source):
+    if source is None or not remakes(b, op, small, large, source):
+        assert op.inputs[0] not in b.made_by_readers, f"nothing has stored {op.inputs[0]}"
         add_weight_sums(b, op, reads, plan, b.product_flops(op, *places))
         return
     reads = (Use(small), Use(source.map), source.beside)
     flops = b.product_flops(op, *places)
     add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=source.attrs)
-
-
-def _remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
-    """Whether the kernel that sums over the larger map can load the source in its place."""
-    shape, settings = filter_shape(b, op), _settings(b, op)
-    sides = _sides(b, large), _sides(b, small)
-    pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
-    return b.starts_words(source.map) and all(
-        remakes_maps(*sides, shape, **settings, pitches=each) for each in pitches
-    )
 
 
 def add_weight_sums(
@@ -232,9 +226,9 @@ def _weight_plan(
     b: Builder, op: Op, small: str, large: str, reads: Sequence[Use]
 ) -> GradWeightPlan:
     """Of whole maps. Of row tiles with a halo it is that of images, a unit of row tiles each."""
-    shape, settings = filter_shape(b, op), _settings(b, op)
+    shape, settings = filter_shape(b, op), settings_of(b, op)
     settings["pitches"] = b.pitch(large), b.pitch(small)
-    sides = _sides(b, large), _sides(b, small)
+    sides = sides_of(b, large), sides_of(b, small)
     if not any(any(use.halo) for use in reads):
         return grad_weight_plan(*sides, shape, **settings)
     unit = max(b.buffers[b.resolved(use).buffer].section for use in reads)
@@ -257,19 +251,8 @@ def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
     if any(halo_of(b, op)):
         return None
     maps = b.input_of(op), b.buffer_of[op.output]
-    sides, pitches = (_sides(b, name) for name in maps), (b.pitch(maps[0]), b.pitch(maps[1]))
-    return moment_cells(*sides, filter_shape(b, op), **_settings(b, op), pitches=pitches)
-
-
-def _sides(b: Builder, name: str) -> Pair:
-    height, width = b.buffers[name].shape[1:3]
-    return height, width
-
-
-def _settings(b: Builder, op: Op) -> dict[str, Any]:
-    """The other settings that a kernel's plan depends on."""
-    settings = {name: op.attrs[name] for name in GEOMETRY}
-    return settings | {"dtype": TORCH_DTYPES[b.dtype], "precision": b.precision}
+    sides, pitches = (sides_of(b, name) for name in maps), (b.pitch(maps[0]), b.pitch(maps[1]))
+    return moment_cells(*sides, filter_shape(b, op), **settings_of(b, op), pitches=pitches)
 
 
 def _bias_plan(b: Builder, op: Op) -> GradBiasPlan:
@@ -281,13 +264,6 @@ def _cell_behind(b: Builder, op: Op) -> int:
     """The side of a tile in the op's output."""
     cell: int = _bias_plan(b, op).cell
     return cell // 2 if _pools(op) else cell
-
-
-def filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
-    """[K, C/g, R, S], with R or S = 1 where the weight lacks them."""
-    k, c, *taps = b.param_shape(op.params[0])
-    r, s = (1, 1, *taps)[-2:]
-    return k, c, r, s
 
 
 def _flops(b: Builder, op: Op) -> float:

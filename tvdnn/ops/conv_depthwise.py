@@ -7,8 +7,9 @@ weight, [R, S, C], unrounded: their products are exact in float32.
 from ..graph import Op, Use
 from ..kernels.conv.depthwise_grad_weight import depthwise_plan
 from .builder import Builder
-from .conv import add_grad_bias, add_weight_sums, filter_shape
+from .conv import add_grad_bias, add_weight_sums
 from .conv_launches import LAUNCHES, filter_of
+from .conv_sizes import filter_shape
 from .operator import STRIDED_BY_WORDS, Launch, Operator, launches
 
 GEOMETRY = ("stride", "padding", "dilation")

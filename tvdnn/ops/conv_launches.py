@@ -8,11 +8,10 @@ import torch
 
 from ..graph import POOL_2X2
 from .bias_rounding import run_round
+from .conv_sizes import GEOMETRY
 from .operator import Launch, launches
 from .optimizer import run_fused_update
 from .remade_maps import made_by_of
-
-GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def settings_of(a: Launch) -> dict[str, Any]:
@@ -49,7 +48,8 @@ def _run_pack(kernel: str, a: Launch) -> None:
 def run_forward(a: Launch, *, relu: bool = False) -> None:
     y, *moments = a.writes
     left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
-    a.kernels.conv2d(*a.reads, a.params[0], y, relu=relu, **left, **storing_of(a))
+    left |= {"made_by": made_by_of(a, a.params[1:])} if "maker" in a.attrs else {}
+    a.kernels.conv2d(*a.reads[:2], a.params[0], y, relu=relu, **left, **storing_of(a))
 
 
 def run_forward_relu_max_pool2d(a: Launch) -> None:
@@ -73,7 +73,7 @@ def _run_grad_weight(a: Launch) -> None:
     small, large, *_ = a.reads
     own = large.shape[1] - sum(a.beside)
     settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
-    settings |= {"made_by": made_by_of(a)} if "maker" in a.attrs else {}
+    settings |= {"made_by": made_by_of(a, a.params)} if "maker" in a.attrs else {}
     a.kernels.conv2d_grad_weight(large, small, a.writes[0], **settings)
 
 

@@ -91,7 +91,7 @@ class Settings:
     chunk_classes: tuple[tuple[int, int], ...] = ()
     # Whether the masks of joined normalizations' ReLUs are signs that stay beside rounded maps.
     masks_by_signs: bool = False
-    # Whether weight gradients make maps again that their op alone reads.
+    # Whether pointwise convolutions and their weight gradients make the maps that they alone read.
     remakes_maps: bool = False
     # Whether parameters are updated behind all other passes, with whole gradients until then.
     updates_last: bool = False

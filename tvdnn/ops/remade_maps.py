@@ -1,24 +1,29 @@
-"""Maps that the weight gradient of their only reader makes again as it loads what made them.
+"""Maps that their only reader makes as it loads what they are made of.
 
 A normalized or gated map that a pointwise convolution alone reads is read once more, backward, by
 the gradient of the convolution's weight. That launch can read what the map was made of instead and
-make the same bits, so that nothing keeps the map beyond the forward pass.
+make the same bits, so that nothing keeps the map beyond the forward pass. Where the convolution's
+own launch does so too, the map is never stored: the value then lies where its source does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..graph import Use
-from ..kernels.conv.grad_weight.launch import MadeBy
-from ..kernels.conv.grad_weight.remade import Gated, Normalized
-from .batch_norm import statistics_of
+from torch import Tensor
+
+from ..graph import Op, Use
+from ..kernels.conv.grad_weight.split_plan import remakes_maps
+from ..kernels.conv.remade import Gated, MadeBy, Normalized, makes_input, pays_to_make
 from .builder import Builder, whole
 from .concat_views import WORD
+from .conv_sizes import filter_shape, settings_of, sides_of
 from .operator import Launch
+from .statistics import statistics_of
 
 NORMALIZED: Final = frozenset({"batch_norm", "batch_norm_relu", "batch_norm_activation"})
 GATED: Final = "gate_multiply"
+READERS: Final = frozenset({"conv2d", "conv2d_relu"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,58 @@ def source_of(b: Builder, value: str) -> Source | None:
     return None
 
 
-def made_by_of(a: Launch) -> MadeBy | None:
-    """What a launch makes its map by."""
-    maker = a.attrs.get("maker")
-    if maker is None:
-        return None
-    if maker == "gate":
+def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
+    """Whether the kernel that sums over a convolution's larger map can load its source instead."""
+    sides = sides_of(b, large), sides_of(b, small)
+    pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
+    return b.starts_words(source.map) and all(
+        remakes_maps(*sides, filter_shape(b, op), **settings_of(b, op), pitches=each)
+        for each in pitches
+    )
+
+
+def lies_in_source(b: Builder, op: Op) -> bool:
+    """Put the op's output where its source lies, if its reader makes it forward and backward."""
+    source = source_of(b, op.output)
+    reader = b.readers_of[op.output][0] if source is not None else None
+    if source is None or reader is None or not _is_made_by(b, reader, source):
+        return False
+    b.put(op.output, source.map)
+    b.made_by_readers.add(op.output)
+    return True
+
+
+def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
+    """Whether a convolution, and the gradient of its weight, can load the source of its input."""
+    (value, *_), shape = reader.inputs, b.buffers[source.map].shape
+    if reader.kind not in READERS or shape != b.shape(value) or not b.starts_words(source.map):
+        return False
+    shape, settings = filter_shape(b, reader), settings_of(b, reader)
+    if not pays_to_make(shape, source.attrs["maker"]):
+        return False
+    sides = _plane(b, value), _plane(b, reader.output)
+    outer = b.width_of(reader.output)
+    return all(
+        suits(*sides, shape, **settings, pitches=(inner, outer))
+        for suits in (makes_input, remakes_maps)
+        for inner in (b.pitch(source.map), b.width_of(value))
+    )
+
+
+def _plane(b: Builder, value: str) -> tuple[int, int]:
+    height, width = b.shape(value)[1:3]
+    return height, width
+
+
+def source_read_by(b: Builder, op: Op) -> Source | None:
+    """What a convolution makes its input of as it loads it; None where it loads the input."""
+    (value, *_) = op.inputs
+    return source_of(b, value) if value in b.made_by_readers else None
+
+
+def made_by_of(a: Launch, params: Sequence[Tensor | None]) -> MadeBy:
+    """What a launch makes its map by. `params` are those of the map's maker."""
+    if a.attrs["maker"] == "gate":
         return Gated(a.reads[2].flatten(1))
-    weight, bias = a.params
+    weight, bias = params
     return Normalized(a.reads[2], weight, bias, a.attrs["function"], a.attrs["coefficient"])

@@ -56,6 +56,11 @@ def moments_of(b: Builder, op: Op) -> Use:
     return Use(name, whole=True, channels=_part_of(width, channels))
 
 
+def statistics_of(op: Op) -> str:
+    """The buffer of the statistics that a normalization normalizes by."""
+    return f"statistics {op.name}"
+
+
 def _cells(y: str) -> str:
     return f"cells of {y}"
 

@@ -91,7 +91,7 @@ class Policy:
     fused: bool = True  # plans over fused ops
     coded_pools: bool = False  # plans over ops that are not fused, and poolings that leave codes
     recomputes: bool = False  # may make maps again
-    remakes_maps: bool = False  # plans over weight gradients that make maps again as they load them
+    remakes_maps: bool = False  # plans over convolutions that make maps as they load them
     lossy: bool = False  # rounds what backward reads: gradients are not those of `keep`
     searches: bool = False  # tries many plans and takes the fastest
     # Plans of more and more of its means, by the means that each adds. None: it has no such plans.

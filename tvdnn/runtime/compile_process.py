@@ -25,7 +25,17 @@ _KERNELS: Final = "tvdnn.runtime.kernel_set"
 MOST_PROCESSES: Final = 32
 # Cores from which on a process is started before a kernel is missing: one is then spare.
 MANY_CORES: Final = 4
-SLOWEST: Final = ("_depthwise_grad_weight_kernel", "grad_weight_windows_kernel")
+# The kernels that take longest, in this order: 2 to 4 s on 16 cores at once, sums over windows of
+# many channels 7 s (ResNet-50, HRNet, Triton 3.6, 2026-11-27).
+SLOWEST: Final = (
+    "grad_weight_windows_kernel",
+    "conv_windows_kernel",
+    "_depthwise_grad_weight_kernel",
+    "conv_specialized_kernel",
+    "conv_box_kernel",
+    "grad_weight_flat_kernel",
+    "_wide_kernel",
+)
 _EARLY: ContextVar["CompileProcess | None"] = ContextVar("early", default=None)
 
 
@@ -45,7 +55,7 @@ class CompileProcess:
 
         The future raises WorkerError where the process did not start or was ended.
         """
-        longest_first = sorted(sources, key=_length, reverse=True)
+        longest_first = sorted(sources, key=_rank)
         job = partial(compile_all, pack(longest_first), self._processes)
         return self._thread.submit(lambda: self._worker.result().call(job))
 
@@ -85,15 +95,11 @@ def early_process() -> CompileProcess | None:
     return _EARLY.get()
 
 
-def _length(source: KernelSource) -> tuple[bool, bool, int]:
-    """Orders kernels by about how long they compile.
-
-    SLOWEST take 1.3 to 2.7 s of CPU time (EfficientNet-B0, HRNet, Triton 3.6, 2026-11-27), kernels
-    of Gluon 0.7 to 1.8 s, others at most 0.9 s, mostly by the length of their code (ResNet-50,
-    Triton 3.9, compute capability 9.0, 2026-11-27).
-    """
+def _rank(source: KernelSource) -> tuple[int, int]:
+    """Orders kernels by how long they compile, the longest first: SLOWEST, then by their code."""
     function = source.source.fn
-    return function.fn.__name__ in SLOWEST, source.source.ext == "ttgir", len(function.src)
+    name = function.fn.__name__
+    return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST), -len(function.src)
 
 
 def compile_all(packed: bytes, processes: int) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import KernelCase
+from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d_settings import (
     BY_BITS,
     CELL,
@@ -32,10 +32,12 @@ from bench.cases.conv.layers import (
     measured_in_groups,
     of_layer,
 )
+from bench.cases.conv.remade import MAKERS, REMADE, made_by_of
 from bench.cases.launch import Call, Launch, Peer, first_samples, launching, nchw
 from bench.cases.operands import BF16, U8, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells
 from tvdnn.kernels.conv.conv2d import conv2d, conv2d_grad_input, conv2d_max_pool
+from tvdnn.kernels.conv.remade import makes_input
 
 
 @of_layer
@@ -46,10 +48,15 @@ def _forward(
     bias: bool = True,
     out_precision: str | None = None,
     relu: bool = False,
+    maker: str = "",
 ) -> Launch:
-    """With `moments` the launch also leaves moments of the stored map, over the kernel's cells."""
+    """With `moments` the launch also leaves moments of the stored map, over the kernel's cells.
+
+    x is made again by a `maker`, if named.
+    """
     y = o.out(*t.dy.shape, dtype=t.dy.dtype, beside=t.beside(t.dy.shape[3]))
     settings = {**t.settings, "out_precision": out_precision, "relu": relu}
+    settings |= made_by_of(o, t, maker, makes_input)
     cells = t.layer.cells(y.dtype, t.settings["precision"]) if moments else None
     if cells is not None:
         settings |= {"moments": moments_of(o, cells, len(y), y.shape[3]), "cells": cells}
@@ -160,6 +167,11 @@ def _with_moments(o: Operands, size: Shape, layer: Layer, dtype: torch.dtype = B
 
 
 SMALL_MOMENTS: Final = Layer(9, 3, 32, 7, 2)
+MADE: Final = tuple(
+    At((64,), {"layer": layer, **HALF, "maker": maker, "moments": True})
+    for layer in REMADE
+    for maker in MAKERS
+)
 CASES = (
     KernelCase(
         conv2d,
@@ -170,7 +182,7 @@ CASES = (
             "moments, groups of 40": {"layer": Layer(8, 120, 120, groups=3), "moments": True},
             "ReLU": RELU,
         },
-        (*FORWARD, *MOMENTS),
+        (*FORWARD, *MOMENTS, *MADE),
         (
             *measured("conv2d", "vgg16", bias=False),
             *measured("conv2d", "resnet50", bias=False),

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ...language.rounding import ended
+from ..remade import gated_again, gates_at, normalized_again, normalizer_at
 from .program_steps import (
     add_products,
     first_run,
@@ -20,7 +21,6 @@ from .program_steps import (
     steps_of,
     store_sum,
 )
-from .remade import gated_again, gates_at, normalized_again, normalizer_at
 
 SIZES: Final = (
     "num_samples", "height", "width", "in_c", "out_c", "x_pitch", "dy_pitch",

@@ -28,6 +28,7 @@ from ...reduce.partials import sum_partials
 from .. import cost
 from ..bands import in_units
 from ..conv2d import rounding
+from ..remade import MadeBy, remade_reference, settings_of_maker
 from ..row_tiles import rows_read
 from ..row_windows import geometry_of
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile, has_descriptors
@@ -35,7 +36,6 @@ from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
-from .remade import MadeBy, remade_reference, settings_of_maker
 from .row_windows import grad_weight_windows_kernel
 from .running_sums import GradWeightPlan
 from .shape import GradWeightShape

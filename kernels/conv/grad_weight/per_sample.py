@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from ...language.rounding import ended
+from ..remade import gated_again, gates_at, normalized_again, normalizer_at
 from .program_steps import add_products, load_sum, part_of, share_of, store_sum
-from .remade import gated_again, gates_at, normalized_again, normalizer_at
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",

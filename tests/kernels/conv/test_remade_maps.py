@@ -1,4 +1,4 @@
-"""Weight gradients that make their map again: the bits of those that read the stored map."""
+"""Convolutions and weight gradients that make a map: the bits of those that read the stored map."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,15 @@ from torch import Tensor
 
 from tests.kernels.numerics import as_range, poisoned, rms_error
 from tvdnn.graph.fusion import ACTIVATIONS
+from tvdnn.kernels.conv.batch_stats import moment_cells
+from tvdnn.kernels.conv.conv2d import conv2d, conv2d_reference
 from tvdnn.kernels.conv.grad_weight.launch import (
     conv2d_grad_weight,
     conv2d_grad_weight_reference,
 )
-from tvdnn.kernels.conv.grad_weight.remade import Gated, MadeBy, Normalized
 from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan, remakes_maps
+from tvdnn.kernels.conv.pack_weight import pack_weight
+from tvdnn.kernels.conv.remade import Gated, MadeBy, Normalized, makes_input
 from tvdnn.kernels.norm.batch_norm import batch_norm
 from tvdnn.kernels.pointwise.channel_broadcast import gate
 
@@ -93,12 +96,35 @@ def sums_of(x: Tensor, dy: Tensor, made_by: MadeBy | None = None, *, exact: bool
     return sums
 
 
+def output_of(
+    x: Tensor, like: Tensor, made_by: MadeBy | None = None, *, exact: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The convolution's output, in the shape of `like`, and moments of its cells."""
+    shape = (like.shape[-1], x.shape[-1], 1, 1)
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(x.device)
+    packed = torch.empty(shape[0], 1, 1, shape[1], dtype=x.dtype, device=x.device)
+    pack_weight(weight, packed, groups=1, precision="ieee")
+    cells = moment_cells(x.shape[1:3], like.shape[1:3], shape, **POINTWISE, **TYPE)
+    assert cells is not None
+    moments = poisoned(cells.shape(len(x), shape[0]), torch.float32, x.device)
+    y = poisoned(like.shape, x.dtype, x.device)
+    kernel = conv2d_reference if exact else conv2d
+    kernel(
+        x, packed, None, y, **POINTWISE, precision="ieee", moments=moments, cells=cells,
+        made_by=made_by,
+    )  # fmt: skip
+    return y, moments.view(-1, *moments.shape[2:])[: cells.count(len(x))]
+
+
 def assert_remakes(x: Tensor, dy: Tensor, made_by: MadeBy, y: Tensor, *, repeats: int = 1) -> None:
     shape, pitches = (dy.shape[-1], x.shape[-1], 1, 1), (x.stride(2), dy.stride(2))
     assert remakes_maps(x.shape[1:3], dy.shape[1:3], shape, **POINTWISE, **TYPE, pitches=pitches)
-    expected = sums_of(y, dy)
+    assert makes_input(x.shape[1:3], dy.shape[1:3], shape, **POINTWISE, **TYPE, pitches=pitches)
+    expected, outputs = sums_of(y, dy), output_of(y, dy)
     for _ in range(repeats):
         assert torch.equal(sums_of(x, dy, made_by), expected)
+        for found, exact in zip(output_of(x, dy, made_by), outputs, strict=True):
+            assert torch.equal(found, exact)
 
 
 @pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
@@ -126,6 +152,8 @@ def test_references_make_the_map_too(layer: Layer) -> None:
     for made_by, y in (normalized(x, "relu"), gated(x)):
         found = sums_of(x, dy, made_by, exact=True)
         assert rms_error(found, sums_of(y, dy, exact=True)) < 1e-3
+        found, _ = output_of(x, dy, made_by, exact=True)
+        assert rms_error(found, output_of(y, dy, exact=True)[0]) < 1e-3
 
 
 @pytest.mark.gpu

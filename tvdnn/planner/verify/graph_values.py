@@ -152,7 +152,7 @@ class _Replay:
                 yield name
 
     def _makes_again(self, pass_: Pass, op: Op, use: Use) -> bool:
-        """Whether a use holds what the op's input is made of, by a pass that makes it again.
+        """Whether a use holds what the op's input is made of, by a pass that makes it itself.
 
         The pass reads the inputs of the input's maker in their order, of a normalization also the
         statistics.
@@ -164,7 +164,11 @@ class _Replay:
         if normalizes and not any(self._is_aux_of(each, maker) for each in pass_.reads):
             return False
         held = dict(zip(maps, names, strict=False)).get(use)
-        return held is not None and self._holds_form(self._content(use), held, pass_)
+        if held is None or not self._holds_form(self._content(use), held, pass_):
+            return False
+        if pass_.direction is Direction.FORWARD:
+            self._computed_later.add(maker.name)
+        return True
 
     def _is_aux_of(self, use: Use, op: Op) -> bool:
         """True if a buffer holds what a pass of `op` wrote there."""

@@ -8,10 +8,10 @@ from torch import Tensor
 from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d_settings import CHECKED, EXACT, HALF, WIDE
 from bench.cases.conv.layers import Layer, Tensors, measured, measured_in_groups, of_layer
+from bench.cases.conv.remade import MAKERS, REMADE, made_by_of
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.remade import Gated, Normalized
 from tvdnn.kernels.conv.grad_weight.split_plan import remakes_maps
 from tvdnn.kernels.reduce.partials import sum_partials
 
@@ -30,25 +30,13 @@ def _partials_shape(t: Tensors) -> Shape:
 @of_layer
 def _grad(o: Operands, t: Tensors, first: bool = True, maker: str = "") -> Launch:
     """Running sums, of which `first` starts new ones. x is made again by a `maker`, if named."""
-    shape, made_by = _partials_shape(t), _made_by(o, t, maker)
+    shape, made_by = _partials_shape(t), made_by_of(o, t, maker, remakes_maps)
     if first:
         partials = o.out(*shape, compared=lambda sums: sums.sum(0))
     else:
         partials = o.updated(o.randn(*shape), compared=lambda sums: sums.sum(0))
     operands = (t.rounded_x, t.rounded_dy, partials)
     return launching(conv2d_grad_weight, *operands, first=first, **made_by, **t.settings)
-
-
-def _made_by(o: Operands, t: Tensors, maker: str) -> Settings:
-    """Gates, or a normalization with a function of this name; none where kernels make no maps."""
-    samples, *_, channels = t.x.shape
-    layer = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches}
-    if not maker or not remakes_maps(*t.layer.sides, t.layer.shape, **layer):
-        return {}
-    if maker == "gate":
-        return {"made_by": Gated(o.randn(samples, channels, dtype=t.x.dtype))}
-    statistics, affine = o.randn(3, channels), (o.randn(channels), o.randn(channels))
-    return {"made_by": Normalized(statistics, *affine, maker)}
 
 
 @of_layer
@@ -117,16 +105,11 @@ WINDOWS: Final = (
 WINDOWS_BY_STRIDE: Final = (Layer(192, 24, 96, stride=2), Layer(224, 3, 96, 4, 4, pad=0))
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
-REMADE: Final = (  # pointwise, of every tile in bfloat16
-    *(Layer(56, 64, 256, 1), Layer(56, 144, 24, 1), Layer(28, 128, 512, 1)),
-    *(Layer(56, 256, 256, 1), Layer(112, 32, 16, 1), Layer(14, 256, 1024, 1)),
-    *(Layer(14, 672, 112, 1), Layer(7, 512, 2048, 1), Layer(28, 40, 24, 1)),
-)
 COMPILED: Final = (
     *(
         At((64,), {"layer": layer, **HALF, "maker": maker}, wgmma=layer.in_channels >= 64)
         for layer in REMADE
-        for maker in ("relu", "silu", "gate")
+        for maker in MAKERS
     ),
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
     *(each for layer in (*WINDOWS, *WINDOWS_BY_STRIDE) for each in _both_runs(layer, HALF)),

@@ -1,0 +1,134 @@
+"""Maps that a pointwise convolution makes again as it loads what they were made of.
+
+A pointwise convolution, and the gradient of its weight, read each element of its input once for a
+block of output channels. Where the input is a normalized or a gated map, the map is made between
+load and product, to the bits that its own kernel stores. It need not be kept for the gradient, or
+not be stored at all.
+"""
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.channel_ranges import is_aligned
+from ..language.device import capability, holds_large_tiles
+from ..language.rounding import as_stored, rectified_as_stored
+from ..norm.batch_norm import batch_norm_reference
+from ..norm.batch_norm_tiles import normalized, normalizer
+from ..pointwise.activation_math import activated
+from ..pointwise.channel_broadcast import gate_reference
+from .tiles import FEW_CHANNELS, WIDE_TILE, Pair
+
+
+class Normalized(NamedTuple):
+    """function((x - mean) / sqrt(variance + eps) * weight + bias), as `batch_norm` stores it."""
+
+    statistics: Tensor  # float32 [3, C]
+    weight: Tensor | None
+    bias: Tensor | None
+    function: str = ""
+    coefficient: float = 0.0
+
+
+class Gated(NamedTuple):
+    """x times a gate for each sample and channel, as `gate` stores it."""
+
+    gates: Tensor  # [N, C] of x's type and contiguous, C a multiple of 8
+
+
+MadeBy: TypeAlias = Normalized | Gated
+# By maker, the least input channels of a convolution that makes its input in less time than a pass
+# of its own takes; and the most tiles of output channels, each of which makes the input once more.
+# 16 -> 16 channels @112 normalized would lose 19 us of 268, 32 -> 16 @112 gated 24 of 180, and 256
+# -> 1024 @14 of 8 tiles 34 of 78 (256, 128 and 256 samples, H100, 2026-11).
+LEAST_CHANNELS: Final = {"normalize": 32, "gate": 96}
+MOST_TILES: Final = 2
+
+
+def makes_input(
+    in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
+    pitches: Pair,
+) -> bool:  # fmt: skip
+    """Whether `conv2d` can make its input: pointwise, in bfloat16, by tensor descriptors.
+
+    `pitches` are the channels from one pixel to the next of what is loaded and of the output.
+    """
+    out_channels, in_channels, *size = weight_shape
+    pointwise = (*size, *stride, *padding, groups) == (1, 1, 1, 1, 0, 0, 1)
+    channels = in_channels, out_channels
+    maps = zip((in_sides, out_sides), channels, pitches, strict=True)
+    aligned = all(is_aligned(*each, dtype.itemsize) for each in maps)
+    described = aligned and holds_large_tiles() and not (0, 0) < capability() < (9, 0)
+    return dtype == torch.bfloat16 and pointwise and described and min(channels) >= FEW_CHANNELS
+
+
+def pays_to_make(weight_shape: tuple[int, int, int, int], maker: str) -> bool:
+    """Whether a convolution of this weight makes its input sooner than a pass of its own."""
+    out_channels, in_channels, *_ = weight_shape
+    few_tiles = out_channels <= MOST_TILES * WIDE_TILE
+    return few_tiles and in_channels >= LEAST_CHANNELS[maker]
+
+
+@triton.jit
+def normalizer_at(source, c, channels, BLOCK_C: tl.constexpr) -> tl.tuple:
+    """`normalizer` of BLOCK_C channels from c on."""
+    c += tl.arange(0, BLOCK_C)
+    return normalizer(source[0], source[1], source[2], c, c < channels, channels)
+
+
+@triton.jit
+def normalized_again(x, at, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """The normalized map of x [rows, BLOCK_C] by the values `at`, in x's type."""
+    dtype: tl.constexpr = x.dtype
+    y = normalized(x.to(tl.float32), at[0], at[1], at[2])
+    if FUNCTION == "relu":
+        y = rectified_as_stored(y, dtype)
+    elif FUNCTION == "":
+        y = y.to(dtype)
+    else:
+        y = activated(as_stored(y, dtype), coefficient, FUNCTION).to(dtype)
+    return y
+
+
+@triton.jit
+def gates_at(source, n, c, num_samples, channels, BLOCK_C: tl.constexpr) -> tl.tensor:
+    """Gates of BLOCK_C channels from c on, of a sample or of samples [rows, 1]; 0 behind all."""
+    c += tl.arange(0, BLOCK_C)[None, :]
+    channels = channels // 8 * 8
+    return tl.load(source[0] + n * channels + c, mask=(c < channels) & (n < num_samples), other=0.0)
+
+
+@triton.jit
+def gated_again(x, gates) -> tl.tensor:
+    """x [rows, BLOCK_C] times the gates, in x's type."""
+    return (x.to(tl.float32) * gates.to(tl.float32)).to(x.dtype)
+
+
+def settings_of_maker(made_by: MadeBy | None) -> dict[str, Any]:
+    """The arguments of a kernel that say by what it makes its map."""
+    if made_by is None:
+        return {"source": None, "coefficient": 0.0, "MAKER": "", "FUNCTION": ""}
+    if isinstance(made_by, Gated):
+        return {"source": tuple(made_by), "coefficient": 0.0, "MAKER": "gate", "FUNCTION": ""}
+    *source, function, coefficient = made_by
+    found = {"source": tuple(source), "coefficient": float(coefficient)}
+    return found | {"MAKER": "normalize", "FUNCTION": function}
+
+
+def remade_reference(x: Tensor, made_by: MadeBy | None) -> Tensor:
+    """The map that was made of x [N, H, W, C], in torch."""
+    if made_by is None:
+        return x
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if isinstance(made_by, Gated):
+        gate_reference(x.flatten(1, 2), made_by.gates, y.flatten(1, 2))
+    else:
+        *normalizer, function, coefficient = made_by
+        batch_norm_reference(
+            x, *normalizer, None, y, function=function, coefficient=coefficient
+        )  # fmt: skip
+    return y
