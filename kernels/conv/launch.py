@@ -20,7 +20,7 @@ from .batch_stats import MomentCells
 from .grad_bias import side_of, sum_cells
 from .im2col import conv_im2col_kernel
 from .pointer import conv_kernel
-from .remade import MadeBy, settings_of_maker
+from .remade import MadeBy, settings_of_maker, stages_beside
 from .tiles import (
     FEW_CHANNELS,
     ROWS_PACKED_STAGES,
@@ -249,7 +249,7 @@ def _launch_plain_box(
     stored = _stored_box(box, tile, taps, pooled=pooled)
     moments = epilogue.moments_by(part_of(box, tile.parts), flat=flat)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
-    stages = tile.num_stages - (maker["MAKER"] == "gate")  # which also hold gates of pixels
+    stages = stages_beside(tile, maker["MAKER"], x.element_size())
     conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(weights.rows, [tile.out_channels, tile.in_channels]),

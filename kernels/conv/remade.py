@@ -14,13 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.channel_ranges import is_aligned
-from ..language.device import capability, holds_large_tiles
+from ..language.device import capability, holds_large_tiles, shared_nbytes
 from ..language.rounding import as_stored, rectified_as_stored
 from ..norm.batch_norm import batch_norm_reference
 from ..norm.batch_norm_tiles import normalized, normalizer
 from ..pointwise.activation_math import activated
 from ..pointwise.channel_broadcast import gate_reference
-from .tiles import FEW_CHANNELS, WIDE_TILE, Pair
+from .tiles import FEW_CHANNELS, WIDE_TILE, Pair, Tile
 
 
 class Normalized(NamedTuple):
@@ -71,6 +71,20 @@ def pays_to_make(weight_shape: tuple[int, int, int, int], maker: str) -> bool:
     out_channels, in_channels, *_ = weight_shape
     few_tiles = out_channels <= MOST_TILES * WIDE_TILE
     return few_tiles and in_channels >= LEAST_CHANNELS[maker]
+
+
+def stages_beside(tile: Tile, maker: str, itemsize: int) -> int:
+    """The stages of a tile of tma.py that shared memory holds beside the map that is made.
+
+    Of gates a stage also holds those of its pixels.
+    """
+    if not maker:
+        return tile.num_stages
+    of_pixels = tile.pixels * tile.in_channels
+    stage = of_pixels * (2 if maker == "gate" else 1) + tile.out_channels * tile.in_channels
+    made_and_stored = of_pixels + tile.pixels * tile.out_channels // tile.parts
+    room = shared_nbytes() // itemsize - made_and_stored
+    return max(2, min(tile.num_stages, room // stage))
 
 
 @triton.jit

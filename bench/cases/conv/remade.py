@@ -12,6 +12,7 @@ REMADE: Final = (  # of every tile in bfloat16
     *(Layer(56, 64, 256, 1), Layer(56, 144, 24, 1), Layer(28, 128, 512, 1)),
     *(Layer(56, 256, 256, 1), Layer(112, 32, 16, 1), Layer(14, 256, 1024, 1)),
     *(Layer(14, 672, 112, 1), Layer(7, 512, 2048, 1), Layer(28, 40, 24, 1)),
+    Layer(28, 104, 128, 1),
 )
 MAKERS: Final = ("relu", "silu", "gate")
 
