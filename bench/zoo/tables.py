@@ -213,7 +213,7 @@ def named(net: str) -> str:
 
 
 def _both(row: Row | None) -> str:
-    return f"{_memory(row)}, {_ms(row)} ms"
+    return NONE if row is None else f"{_memory(row)}, {_ms(row)} ms"
 
 
 def _ms(row: Row | None) -> str:
