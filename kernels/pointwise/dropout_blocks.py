@@ -5,7 +5,7 @@ for each channel of a sample. Stochastic depth (Huang et al. 2016) has one for e
 or one for the batch ("batch").
 """
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.channel_chunks import chunk_place, launch_chunks
+from ..language.channel_ranges import pitch_of
 from ..language.rounding import stored, stored_reference
 from .dropout import ROUNDS, philox, scale_of
 
@@ -20,30 +21,52 @@ PARTS: Final = ("channel", "row", "batch")
 DRAW_BITS: Final = tl.constexpr(24)
 
 
-@triton.jit(do_not_specialize=["pixels", "first_sample", "op_id", "least", "chunks", "chunk"])
-def _drop_parts_kernel(
-    x_ptr, y_ptr, seed_ptr, pixels, channels, first_sample, op_id, least, scale, chunks, chunk,
-    PART: tl.constexpr, PRECISION: tl.constexpr, ROUNDS: tl.constexpr, PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):  # fmt: skip
-    sample, start, stop, _, _ = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    index = tl.zeros((CHANNELS,), tl.int64)
+class Drop(NamedTuple):
+    """A draw for each part of a batch: the arguments of `dropout_parts` and the seed."""
+
+    seed: Tensor
+    part: str
+    p: float
+    op_id: int
+    first_sample: int
+
+
+@triton.jit
+def kept_channels(
+    seed_ptr, sample, c, channels, first_sample, op_id, least,
+    PART: tl.constexpr, ROUNDS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Whether channels c [CHANNELS] of a sample of a launch are kept."""
+    index = tl.zeros(c.shape, tl.int64)
     if PART == "row":
         index += first_sample + sample
     if PART == "channel":
         index += (first_sample + sample) * channels + c
     low, high = index.to(tl.uint32), (index >> 32).to(tl.uint32)
-    stream, zero = tl.full((CHANNELS,), op_id, tl.uint32), tl.zeros((CHANNELS,), tl.uint32)
+    stream, zero = tl.full(c.shape, op_id, tl.uint32), tl.zeros(c.shape, tl.uint32)
     word, _, _, _ = tl.philox(tl.load(seed_ptr), low, high, stream, zero, ROUNDS)
-    keep = ((word >> (32 - DRAW_BITS)).to(tl.int32) >= least)[None, :]
+    return (word >> (32 - DRAW_BITS)).to(tl.int32) >= least
+
+
+@triton.jit(do_not_specialize=["pixels", "first_sample", "op_id", "least", "chunks", "chunk"])
+def _drop_parts_kernel(
+    x_ptr, y_ptr, seed_ptr, pixels, channels, x_pitch, y_pitch,
+    first_sample, op_id, least, scale, chunks, chunk,
+    PART: tl.constexpr, PRECISION: tl.constexpr, ROUNDS: tl.constexpr, PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    sample, start, stop, _, _ = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    keep = kept_channels(
+        seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS
+    )[None, :]  # fmt: skip
     p, c = tl.arange(0, PIXELS)[:, None], c[None, :]
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)
-        offs = (sample * pixels + first + p) * channels + c
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        y = tl.where(keep, x * scale, 0.0)
-        tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+        row = sample * pixels + first + p
+        x = tl.load(x_ptr + (row * x_pitch + c), mask=mask, other=0.0).to(tl.float32)
+        y = stored(tl.where(keep, x * scale, 0.0), y_ptr.dtype.element_ty, PRECISION)
+        tl.store(y_ptr + (row * y_pitch + c), y, mask=mask)
 
 
 def dropout_parts(
@@ -52,13 +75,21 @@ def dropout_parts(
 ) -> None:  # fmt: skip
     """y = 0 with probability p, else x / (1 - p). The same call on dy gives dx. y may be x.
 
-    x is [N, P, C]. `part`, one of PARTS, is what is dropped together. `seed`, `op_id` and
-    `first_sample` are those of `dropout`.
+    x is [N, P, C], of a map or a range. `part`, one of PARTS, is what is dropped together. `seed`,
+    `op_id` and `first_sample` are those of `dropout`.
     """
     if x.numel():
-        sizes = (first_sample, op_id, _least_kept(p), scale_of(p))
-        constants = {"PART": part, "PRECISION": precision, "ROUNDS": ROUNDS}
-        launch_chunks(_drop_parts_kernel, x, (x, y, seed), *sizes, **constants)
+        sizes, constants = arguments_of(Drop(seed, part, p, op_id, first_sample))
+        pitches, constants = (pitch_of(x), pitch_of(y)), constants | {"PRECISION": precision}
+        launch_chunks(_drop_parts_kernel, x, (x, y, seed), *pitches, *sizes, **constants)
+
+
+def arguments_of(drop: Drop | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """First sample, number of the op, least draw and factor of a kernel, and its constants."""
+    if drop is None:
+        return (0, 0, 0, 1.0), {"PART": "", "ROUNDS": ROUNDS}
+    sizes = (drop.first_sample, drop.op_id, _least_kept(drop.p), scale_of(drop.p))
+    return sizes, {"PART": drop.part, "ROUNDS": ROUNDS}
 
 
 def _least_kept(p: float) -> int:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.networks.scaled_residual import falling
 from tests.support.examples import CHAIN, examples
 from tests.support.networks import NetworkMaker, random_chain, vgg
 from tests.support.running import random_batches, train
@@ -114,6 +115,31 @@ def vgg16(*, fuse: bool) -> Graph:
 
 def nbytes_of(graph: Graph, kind: Kind) -> int:
     return sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind is kind)
+
+
+def test_additions_take_scaled_and_dropped_branches_in() -> None:
+    net, x = falling(), torch.empty(2, 3, 8, 8)
+    plain = trace(net, (x,), ordered=True)
+    joined = [op for op in fuse(plain).ops if op.kind.endswith("_add")]
+    assert [op.kind for op in joined] == ["scale_channels_add"] * 3 + ["dropout_parts_add"]
+    assert [op.attrs.get("part") for op in joined] == ["row", "batch", None, "channel"]
+    apart = {"scale_channels", "dropout_parts", "add"}
+    assert not apart & set(kinds(fuse(plain)))
+    assert [op.output for op in joined] == [op.output for op in plain.ops if op.kind == "add"]
+
+
+def test_branches_that_others_read_stay() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(3, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.scale * x
+            return (x + y) * y
+
+    network = fuse(trace(Twice(), (torch.empty(2, 3, 8, 8),)))
+    assert "scale_channels_add" not in kinds(network)
 
 
 def test_vgg16_has_no_elementwise_pass_left() -> None:

@@ -128,6 +128,41 @@ def batch_norm_add_relu(network: Network) -> Network:
     return _fused(network, rule)
 
 
+def scaled_residual(network: Network) -> Network:
+    """Fuse the addition of a residual with what scales the other term, or drops parts of it.
+
+    Of two such terms the later one is fused. The fused op takes the place of the addition.
+    """
+    readers, makers = _only_readers(network), {op.output: op for op in network.ops}
+    places = {op.name: n for n, op in enumerate(network.ops)}
+
+    def made_by(value: str, kind: str) -> list[Op]:
+        maker = makers.get(value)
+        return [maker] if maker is not None and maker.kind == kind and value in readers else []
+
+    def branch(value: str) -> list[Op]:
+        """The ops that scale and drop the value, the last first."""
+        drop = made_by(value, "dropout_parts")
+        return drop + made_by(drop[0].inputs[0] if drop else value, "scale_channels")
+
+    fused: dict[str, Op] = {}
+    absorbed: set[str] = set()
+    for op in network.ops:
+        branches = [ops for name in op.inputs if op.kind == "add" if (ops := branch(name))]
+        if not branches:
+            continue
+        last, *before = max(branches, key=lambda ops: places[ops[0].name])
+        first = before[0] if before else last
+        (residual,) = (name for name in op.inputs if name != last.output)
+        attrs, inputs = {**first.attrs, **last.attrs}, (first.inputs[0], residual)
+        fused[op.name] = replace(
+            first, kind=f"{first.kind}_add", inputs=inputs, output=op.output, attrs=attrs
+        )
+        absorbed |= {first.name, last.name}
+    inner = {op.output for op in network.ops if op.name in absorbed}
+    return _replaced(network, fused, absorbed, inner)
+
+
 def max_pool2d_codes(network: Network) -> Network:
     """Let max poolings write codes of their maxima. Backward then does not read their inputs."""
     return _with_codes(network, {op.name for op in network.ops})
@@ -155,6 +190,7 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     batch_norm_relu,
     batch_norm_activation,
     batch_norm_add_relu,
+    scaled_residual,
     max_pool2d_codes,
 )
 

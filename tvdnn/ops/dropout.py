@@ -44,7 +44,7 @@ def run_dropout(a: Launch) -> None:
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
 
-def _run_blocks(a: Launch) -> None:
+def run_dropout_parts(a: Launch) -> None:
     x, y = map(a.by_pixel, (a.reads[0], a.writes[0]))
     settings = a.settings("part", "p", "op_id") | {"precision": a.stored}
     a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
@@ -67,7 +67,7 @@ DROPOUT_BLOCKS = Operator(
     "dropout_parts",
     forward,
     grad_in_place,
-    {"forward": _run_blocks, "grad_input": _run_blocks},
+    {"forward": run_dropout_parts, "grad_input": run_dropout_parts},
     in_place=True,
     functions={"dropout2d": dropout2d, "stochastic_depth": stochastic_depth},
     modules=("Dropout2d", "StochasticDepth"),
