@@ -93,7 +93,7 @@ def dense_block(w: Writer, x: str) -> str:
 @kind(4)
 def inverted_block(w: Writer, x: str) -> str:
     """Pointwise convolutions behind a normalization, an activation and a gate, which they read."""
-    inner, acts = choice(w.source, (16, 24, 32, 20)), ("F.relu", "F.silu", "F.hardswish", "F.relu6")
+    inner, acts = choice(w.source, (16, 96, 32, 20)), ("F.relu", "F.silu", "F.hardswish", "F.relu6")
     value = normalized(w, conv_to(w, x, inner))
     if chance(w.source, 70):
         value = w.line(f"{choice(w.source, acts)}({{0}})", value)
@@ -108,6 +108,24 @@ def inverted_block(w: Writer, x: str) -> str:
     if other:
         return w.line("torch.cat([{0}, {1}], 1)", value, other)
     return conv_to(w, normalized(w, value), 8) if chance(w.source, 40) else value
+
+
+@kind(3)
+def scaled_branch(w: Writer, x: str) -> str:
+    """x + scale * branch(x), in either order: a residual, and a learned scale of each channel."""
+    c, total = w.shape(x)[1], x
+    scale = w.member("scale", f"nn.Parameter(torch.randn({c}, 1, 1))")
+    for _ in range(w.source.integer(1, 2)):
+        branch = w.line(f"{scale} * {{0}}", term(w, total))
+        if chance(w.source, 30):
+            w.change("{0} += {1}", branch, total)
+            total = branch
+        else:
+            text = choice(w.source, ("{0} + {1}", "{1} + {0}"))
+            total = w.line(text, branch, branch if chance(w.source, 10) else total)
+        if chance(w.source, 50):
+            scale = w.member("scale", f"nn.Parameter(torch.randn({c}, 1, 1))")
+    return w.line("{0} * {1}", total, branch) if chance(w.source, 10) else total
 
 
 @kind(4)

@@ -50,15 +50,21 @@ def standing() -> nn.Module:
 
 
 class Whole(nn.Module):
-    """Nothing falls: torch draws no other numbers, and gradients can be compared."""
+    """Nothing falls: torch draws no other numbers, and gradients can be compared.
+
+    A scale is used twice, and once in each of two blocks.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.head = nn.Conv2d(3, 20, 3, 2, 1), nn.Linear(20, CLASSES)
         self.blocks = nn.Sequential(Scaled(20, None), Scaled(20, None, trains=False))
+        self.last = Scaled(20, None)
+        self.last.scale = self.blocks[0].scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        x = self.last(self.blocks(self.stem(x)))
+        return self.head((self.last.scale * x).mean((2, 3)))
 
 
 RUNS = (HALF, EXACT, TENSOR, Run("bf16", kernels="triton", samples=3, steps=2))

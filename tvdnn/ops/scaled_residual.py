@@ -91,7 +91,6 @@ SCALE_CHANNELS_ADD = Operator(
     scaled_backward,
     {"forward": _run_forward, "grad_input": _run_scaled_grad, **SAMPLE_SUMS},
     saves={"input"},
-    in_place=True,
     strided=STRIDED,
     row_tiles=tiles_of_scaled,
     draws=True,
