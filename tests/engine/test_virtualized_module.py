@@ -211,3 +211,12 @@ def test_a_failed_preparation_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(ZeroDivisionError):
             net(x)
     assert net(x).shape[0] == 2
+
+
+def test_wider_inputs_are_refused() -> None:
+    """As torch refuses them; their digits would be lost in silence."""
+    net, _ = twins()
+    x, _ = batches_of(1, size=2)[0]
+    with pytest.raises(InputError, match="is float64"):
+        net(x.double())
+    assert net(x).isfinite().all()

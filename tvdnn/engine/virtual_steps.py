@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from .rounding_check import judge
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .state_changes import restored_after_failure
+
+# Types of inputs with more digits than networks compute with.
+WIDER: Final = (torch.float64, torch.complex64, torch.complex128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,9 @@ def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
         raise InputError(
             f"{name} lies on {value.device}, the network on {device}; move one of them"
         )
+    if value.dtype in WIDER:
+        found = str(value.dtype).removeprefix("torch.")
+        raise InputError(f"{name} is {found}, and networks compute in float32 at most; cast it")
     return value.detach()
 
 
