@@ -41,7 +41,7 @@ from .tiles import (
 from .tma import conv_box_kernel
 from .warp_specialized import conv_specialized_kernel
 
-NO_MAKER: Final = settings_of_maker(None) | {"sample_pixels": 1}
+NO_MAKER: Final = settings_of_maker(None) | {"sample_pixels": 1, "made_c": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,7 @@ def launch_box(
     flat = one_by_one and whole and not pooled and epilogue.sums is None
     assert made_by is None or flat, "only pixels in one row are made again"
     maker = settings_of_maker(made_by) | {"sample_pixels": x.shape[1] * x.shape[2]}
+    maker |= {"made_c": x.shape[3]}  # weights may have more, which are zero
     if flat:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)

@@ -22,7 +22,8 @@ SIZES: Final = (
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w, in_width, out_width, last_band, source, coefficient, sample_pixels,
+    mask_n, mask_h, mask_w, in_width, out_width, last_band,
+    source, coefficient, sample_pixels, made_c,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     BITS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
     OUT_PRECISION: tl.constexpr,
@@ -40,7 +41,7 @@ def conv_box_kernel(
     (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
 
     With a MAKER, for pointwise filters over pixels in one row, of which a sample has
-    `sample_pixels`, x is made again (remade.py).
+    `sample_pixels`, x is made again from made_c channels (remade.py).
     """
     BY_GROUP: tl.constexpr = len(y_desc.block_shape) == 5
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
@@ -65,12 +66,12 @@ def conv_box_kernel(
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             x = x.reshape(PIXELS, BLOCK_C)
             if MAKER == "normalize":
-                at = normalizer_at(source, c, in_c, BLOCK_C)
+                at = normalizer_at(source, c, made_c, BLOCK_C)
                 x = normalized_again(x, at, coefficient, FUNCTION)
             elif MAKER == "gate":
                 samples = (w + tl.arange(0, PIXELS)) // sample_pixels
                 last = (width - 1) // sample_pixels
-                gates = gates_at(source, samples[:, None], c, last + 1, in_c, BLOCK_C)
+                gates = gates_at(source, samples[:, None], c, last + 1, made_c, BLOCK_C)
                 x = gated_again(x, gates)
             acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
         store_sums(

@@ -225,7 +225,7 @@ def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pitch, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
     packed_h, packed_w, mask_n, mask_h, mask_w, in_width, out_width, last_band,
-    source, coefficient, sample_pixels, MAKER: gl.constexpr, FUNCTION: gl.constexpr,
+    source, coefficient, sample_pixels, made_c, MAKER: gl.constexpr, FUNCTION: gl.constexpr,
     R: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     BITS: gl.constexpr, RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr,
     CELL: gl.constexpr, MOMENTS: gl.constexpr, ROWS: gl.constexpr, BANDS: gl.constexpr,
@@ -271,7 +271,7 @@ def conv_specialized_kernel(
     LOADS_MASK: gl.constexpr = HAS_MASK and not BITS
     masked = barriers(2, 1) if LOADS_MASK else turns
     channels = (out_c, out_width)
-    made_by = (in_c, source, coefficient, sample_pixels)
+    made_by = (made_c, source, coefficient, sample_pixels)
     mask_places = (num_samples, height, width, mask_n, mask_h, mask_w)
     packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
     y_bufs = buffers(y_desc, 2)

@@ -1,5 +1,7 @@
 """Networks of pointwise convolutions that alone read what a normalization or a gate made."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -64,6 +66,16 @@ class Dense(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Narrow(nn.Sequential):
+    """Maps that fill no whole 16 bytes, which lie in padded ones."""
+
+    def __init__(self) -> None:
+        sizes, layers = (36, 44, 100, 36), [nn.Conv2d(3, 36, 3, padding=1)]
+        for inner, outer in pairwise(sizes):
+            layers += [nn.BatchNorm2d(inner), nn.SiLU(), nn.Conv2d(inner, outer, 1)]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, CLASSES))
+
+
 KERNELS = Run("bf16", kernels="triton", samples=3, steps=2)
 AUTO = {"policy": "auto"}
 NETWORKS = {
@@ -74,6 +86,9 @@ NETWORKS = {
         runs=(HALF, KERNELS),
         policies=(AUTO, LEAST, MOVED),
         atol=3e-5,
+    ),
+    "narrow": NetworkCase(
+        Narrow, (3, 6, 6), chunk_size=4096, runs=(HALF, KERNELS), policies=(AUTO, LEAST), atol=3e-5
     ),
     "dense": NetworkCase(
         Dense, (3, 8, 8), chunk_size=4096, runs=(HALF, KERNELS), policies=(AUTO, LEAST), atol=3e-5

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.networks.remade_maps import NETWORKS, Dense, Inverted
+from tests.networks.remade_maps import NETWORKS, Dense, Inverted, Narrow
 from tests.support.lowered import lower
 from tests.support.plans import random_plan
 from tests.support.running import train
@@ -117,6 +117,10 @@ def test_other_convolutions_read_the_map(net: nn.Module, settings: dict[str, obj
 
 def test_ranges_of_whole_words_are_made_again() -> None:
     assert makers(graph_of(Part((16, 16)))) == ["normalize"] * 2
+
+
+def test_padded_maps_are_made_on_load() -> None:
+    assert makers(graph_of(Narrow()), "forward") == ["normalize"] * 3
 
 
 def test_forward_stores_maps_that_cost_more_to_make_twice() -> None:
