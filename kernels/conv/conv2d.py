@@ -159,10 +159,11 @@ def _launch_forward(
     read, box_taps = _at_stride_1(x, taps)
     windows = windows_tile(taps, x.dtype, x.shape[2])
     left = False
+    suits_box = windows is None and _suits_box(read, y, box_taps, precision)
+    assert made_by is None or suits_box, "only boxes of pixels make maps"
     if windows is not None:
-        assert made_by is None, "windows make no maps again"
         left = launch_windows(x, packed, y, taps, epilogue, windows)
-    elif _suits_box(read, y, box_taps, precision):
+    elif suits_box:
         left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision, made_by)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)

@@ -67,11 +67,29 @@ class Whole(nn.Module):
         return self.head((self.last.scale * x).mean((2, 3)))
 
 
+class Concatenated(nn.Module):
+    """Sums that lie in a concatenation, as do their gradients. The residual is the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled, self.last = Scaled(16, None), nn.Conv2d(16, 16, 1)
+        self.falls, self.other = tvdnn.nn.StochasticDepth(0.4, "row"), nn.Conv2d(16, 16, 1)
+        self.head = nn.Linear(48, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sums = [self.scaled(x), x + self.falls(self.last(x))]
+        x = torch.cat([*sums, self.other(sums[0])], 1)
+        return self.head(torch.sigmoid(x).mean((2, 3)))
+
+
 RUNS = (HALF, EXACT, TENSOR, Run("bf16", kernels="triton", samples=3, steps=2))
 POLICIES = ({"policy": "auto"}, LEAST, MOVED)
 SIDES = {"shape": (3, 8, 8), "chunk_size": 2048, "policies": POLICIES}
 NETWORKS = {
     "falling": NetworkCase(falling, **SIDES, runs=RUNS, gradients=False),
     "padded": NetworkCase(standing, **SIDES, runs=RUNS, gradients=False),
+    "concatenated": NetworkCase(
+        Concatenated, (16, 6, 6), chunk_size=2048, policies=POLICIES, runs=RUNS, gradients=False
+    ),
     "whole": NetworkCase(Whole, **SIDES, runs=(*RUNS, Run("fp32", kernels="triton", samples=3))),
 }

@@ -14,7 +14,7 @@ from .dropout import run_dropout_parts
 from .operator import STRIDED, Launch, Operator
 from .passes import channels_of
 from .row_tiles import tiles_by_pixel
-from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums
+from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -31,10 +31,20 @@ def _hand_on(b: Builder, op: Op) -> bool:
     return b.needs_grad(branch)
 
 
+def _branch_grad(b: Builder, op: Op) -> str:
+    """A buffer for the branch's gradient, which is no range.
+
+    Apart, the ops that scale and drop take no ranges. A convolution's bias has another gradient
+    where its output's gradient is a range: under tf32 it sums rounded values.
+    """
+    is_range = b.is_range(b.grad_of(op))
+    return b.new_grad(op.inputs[0]) if is_range else b.next_grad(op)
+
+
 def backward(b: Builder, op: Op) -> None:
     """The residual's gradient lies in its buffer after the branch's is made."""
     if _hand_on(b, op):
-        reads, writes = (Use(b.grad_of(op)),), (Use(b.next_grad(op)),)
+        reads, writes = (Use(b.grad_of(op)),), (Use(_branch_grad(b, op)),)
         b.add_pass(op, "grad_input", reads, writes, attrs=channels_of(b, op))
 
 
@@ -44,7 +54,11 @@ def scaled_backward(b: Builder, op: Op) -> None:
         return
     sums = add_sums(b, op, num_chunks, 1) if wanted else ""
     reads = (*([Use(b.input_of(op))] if wanted else []), Use(b.grad_of(op)))
-    add_grad_input(b, op, sums, reads, op.params)
+    writes = [Use(sums)] if sums else []
+    if b.needs_grad(op.inputs[0]):
+        writes.append(Use(_branch_grad(b, op)))
+    attrs = channels_of(b, op) | {"leaves_sums": bool(sums)}
+    b.add_pass(op, "grad_input", reads, writes, params=op.params, attrs=attrs)
     if sums:
         add_param_grads(b, op, sums)
 
@@ -83,7 +97,6 @@ DROPOUT_PARTS_ADD = Operator(
     {"forward": _run_forward, "grad_input": run_dropout_parts},
     in_place=True,
     strided=STRIDED,
-    draws=True,
 )
 SCALE_CHANNELS_ADD = Operator(
     "scale_channels_add",
@@ -93,5 +106,4 @@ SCALE_CHANNELS_ADD = Operator(
     saves={"input"},
     strided=STRIDED,
     row_tiles=tiles_of_scaled,
-    draws=True,
 )
