@@ -5,7 +5,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import IO, Final
@@ -72,10 +72,15 @@ class Child:
 
 
 class SideBySide:
-    """The children of this process that share its GPU."""
+    """The children of this process that share a GPU.
 
-    def __init__(self) -> None:
+    It is this process's GPU, or that of number `gpu`, with these `cores` of the machine.
+    """
+
+    def __init__(self, gpu: int | None = None, cores: Collection[int] = ()) -> None:
         self._timing = Lock()
+        self._cores = cores
+        self._visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
         self._running: list[Child] = []
         self.ended = False
 
@@ -129,9 +134,11 @@ class SideBySide:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env={**(os.environ if environment is None else environment), **self._visible},
                 start_new_session=True,
             )
+            if self._cores:
+                os.sched_setaffinity(process.pid, self._cores)
             child = Child(process)
             self._running.append(child)
         return child

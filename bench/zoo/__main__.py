@@ -1,7 +1,7 @@
 """The zoo's networks by tvdnn beside torch eager and torch.compile: time, memory, first step.
 
     python -m bench.zoo -o bench/results/zoo
-    python -m bench.zoo --torch --seconds 590 --jobs 3 -o bench/results/zoo
+    python -m bench.zoo --torch --seconds 590 --gpus 4 --jobs 7 -o bench/results/zoo
     python -m bench.zoo --nets resnet50 rexnet_100 --ours --ways auto virtualize -o FOLDER
 
 networks.json lists the networks, with batches and sizes of images. A process trains one network by
@@ -11,7 +11,8 @@ for algorithms; parameters are float32, in bf16 under autocast. A first step ove
 tvdnn is `Trainer` under auto without a budget and in half of torch.compile's memory, and under
 keep; where `--ways` says so, also `virtualize` in a loop of torch's own. Processes compile and plan
 side by side. All but one stop while that one is measured. A way that fails has a row with its
-error, but one that lacks memory beside others is left for another run, with `--jobs 1`.
+error, but one that lacks memory beside others is left for another run, with `--jobs 1`. Each of
+`--gpus` has its share of the networks and of the cores.
 
 FOLDER has two files for each kind of GPU. Rows are written as they come. Those that are there stay:
 torch's for its versions, ours for their commit. Three anchors of torch's are measured once more in
@@ -26,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -76,18 +78,34 @@ class Job:
 def main() -> None:
     options = _options()
     zoo = Zoo(options, environment() | libraries(), BOOT.read_text().strip())
-    begun_s, children = time.monotonic(), SideBySide()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        waiting: set[Future[None]] = {pool.submit(zoo.measure_anchors, children)}
-        waiting |= {pool.submit(zoo.measure, children, net) for net in options.nets}
+    begun_s, gpus, waiting = time.monotonic(), list(_gpus(options.gpus)), set[Future[None]]()
+    with ExitStack() as pools:
+        for number, children in enumerate(gpus):
+            pool = pools.enter_context(ThreadPoolExecutor(options.jobs))
+            if number == 0:
+                waiting.add(pool.submit(zoo.measure_anchors, children))
+            nets = options.nets[number :: len(gpus)]
+            waiting |= {pool.submit(zoo.measure, children, net) for net in nets}
         while waiting:
             done, waiting = wait(waiting, timeout=POLL_S)
             for each in done:
                 each.result()
-            children.end_late(SLOW_S)
-            if time.monotonic() - begun_s > options.seconds:
-                children.end()
+            for children in gpus:
+                children.end_late(SLOW_S)
+                if time.monotonic() - begun_s > options.seconds:
+                    children.end()
     sys.exit(not zoo.agrees())
+
+
+def _gpus(count: int) -> Iterator[SideBySide]:
+    """The processes of so many GPUs, each with its share of this process's cores."""
+    if count == 1:
+        yield SideBySide()
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // count
+    for gpu in range(count):
+        yield SideBySide(gpu, cores[gpu * share :][:share])
 
 
 def _options() -> argparse.Namespace:
@@ -97,7 +115,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--torch", action="store_true", help="torch's rows alone")
     parser.add_argument("--ours", action="store_true", help="our rows alone")
     parser.add_argument("--ways", nargs="+", default=USUAL, choices=TVDNNS_WAYS, help="of ours")
-    parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
+    parser.add_argument("--gpus", type=int, default=1, help="of the machine, all of one kind")
+    parser.add_argument("--jobs", type=int, default=2, help="processes side by side on a GPU")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which the command ends")
     parser.add_argument("-o", "--output", type=Path, required=True, help="a folder")
     return parser.parse_args()

@@ -86,6 +86,13 @@ def test_waiting_for_a_turn_is_no_work(tmp_path: Path) -> None:
     assert seen[0].begun == "a"
 
 
+def test_processes_keep_to_their_gpu_and_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    shows = "import os\nfrom bench.turn import ParentLock\nParentLock().acquire()\n"
+    shows += "print(os.environ['CUDA_VISIBLE_DEVICES'], *os.sched_getaffinity(0))"
+    assert told(SideBySide(3, [core]), python(shows)) == [f"3 {core}\n"]
+
+
 class Process:
     """A process that is never there to be signalled."""
 
