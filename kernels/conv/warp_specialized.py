@@ -123,6 +123,51 @@ def _sum_rows(
 
 
 @gluon.jit
+def _sum_of_tile(
+    acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, turn, count, steps, taps_w,
+    made_by, w, width, R: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr,
+    CHANNELS: gl.constexpr, MAKER: gl.constexpr, FUNCTION: gl.constexpr,
+):  # fmt: skip
+    """acc + the sums of the tile at column w of maps of `width` columns."""
+    if ROWS > 1:
+        acc = _sum_rows(
+            acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, turn,
+            count, steps, ROWS, BLOCK,
+        )  # fmt: skip
+    elif MAKER != "":
+        acc = sum_of_remade(
+            acc, packed_bufs, x_bufs, full, empty, turn, count, steps, made_by[1:], w, width,
+            made_by[0], MAKER, FUNCTION,
+        )  # fmt: skip
+    elif CHANNELS > 0:
+        acc = _sum_of_group(acc, packed_bufs, x_bufs, full, empty, turn, count, taps_w, R, CHANNELS)
+    else:
+        acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, turn, count, steps)
+    return acc
+
+
+@gluon.jit
+def _store_halves(
+    acc, mask, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, channels,
+    LOADS_MASK: gl.constexpr, CELL: gl.constexpr,
+):  # fmt: skip
+    """`store_tile` of the upper and the lower half of a tile, each by a mask of its own."""
+    HEIGHT: gl.constexpr = y_desc.block_type.shape[1]
+    n, h, w, k = place
+    upper, lower = gl.split(acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]))
+    store_tile(
+        upper, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
+        place, sides, channels, LOADS_MASK, CELL,
+    )  # fmt: skip
+    place = [n, h + HEIGHT, w, k]
+    fetch_mask(mask, y_buf, masked, place, channels[1], LOADS_MASK)
+    store_tile(
+        lower, mask, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
+        place, sides, channels, LOADS_MASK, CELL,
+    )  # fmt: skip
+
+
+@gluon.jit
 def _compute(
     bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
     full, empty, packed_full, packed_empty, masked, turns, tiles, sides, mask_places, channels,
@@ -151,23 +196,10 @@ def _compute(
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
-        other = turns.index(1 - TURN)
-        if ROWS > 1:
-            acc = _sum_rows(
-                acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, other,
-                count, steps, ROWS, BLOCK,
-            )  # fmt: skip
-        elif MAKER != "":
-            acc = sum_of_remade(
-                acc, packed_bufs, x_bufs, full, empty, other, count, steps, made_by[1:], w,
-                sides[2], made_by[0], MAKER, FUNCTION,
-            )  # fmt: skip
-        elif BY_GROUP:
-            acc = _sum_of_group(
-                acc, packed_bufs, x_bufs, full, empty, other, count, taps_w, R, CHANNELS
-            )
-        else:
-            acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, other, count, steps)
+        acc = _sum_of_tile(
+            acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, turns.index(1 - TURN),
+            count, steps, taps_w, made_by, w, sides[2], R, BLOCK, ROWS, CHANNELS, MAKER, FUNCTION,
+        )  # fmt: skip
         count += 2 * steps
         if HAS_BIAS:
             offs_k = k + gl.arange(0, BLOCK_K, gl.SliceLayout(1, SUMS))
@@ -184,21 +216,13 @@ def _compute(
             h = h // 2
             w = w // 2
             store_codes(codes_ptr, tap, n, h, w, k, sides, channels, STORED)
+        place = [n, h, w, k]
         if STORED[1] * 2 == BLOCK[1] and not POOL:
-            upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
-            place = [n, h, w, k]
-            store_tile(
-                upper, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
-                place, sides, channels, LOADS_MASK, CELL,
-            )  # fmt: skip
-            place = [n, h + STORED[1], w, k]
-            fetch_mask(mask, y_buf, masked, place, group, LOADS_MASK)
-            store_tile(
-                lower, mask, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
+            _store_halves(
+                acc, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
                 place, sides, channels, LOADS_MASK, CELL,
             )  # fmt: skip
         else:
-            place = [n, h, w, k]
             store_tile(
                 acc, mask, y_desc, sums_ptr, y_buf, masked, mask_phase,
                 place, sides, channels, LOADS_MASK, CELL,
@@ -206,7 +230,6 @@ def _compute(
             mask_phase ^= 1
         if MOMENTS:
             y = acc.to(y_desc.dtype).to(gl.float32)
-            place = [n, h, w, k]
             stop = stop_of(k, out_c, group, BY_GROUP)
             store_moments(moments_ptr, y, tile // tiles_k, place, sides, out_c, stop, BLOCK)
     tma.store_wait(0)
