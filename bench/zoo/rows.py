@@ -61,7 +61,7 @@ def _key(row: Row) -> tuple[str, str, str]:
 
 
 def fastest_compiled(rows: Sequence[Row], net: str, dtype: str) -> Row | None:
-    """The row of torch.compile with the shorter step."""
+    """The row of torch.compile with the shorter step, where both of its ways are measured."""
     ran = [row for row in _compiled(rows, net, dtype) if row.get("step_s")]
     return min(ran, key=lambda row: row["step_s"], default=None)
 
@@ -73,8 +73,10 @@ def compiled_nbytes(rows: Sequence[Row], net: str, dtype: str) -> int | None:
 
 
 def _compiled(rows: Sequence[Row], net: str, dtype: str) -> list[Row]:
-    each = (found(rows, net, way, dtype) for way in (COMPILED, GRAPHED))
-    return [row for row in each if row is not None]
+    """The rows of both of torch.compile's ways; none while one is not measured."""
+    each = [found(rows, net, way, dtype) for way in (COMPILED, GRAPHED)]
+    measured = [row for row in each if row is not None]
+    return measured if len(measured) == len(each) else []
 
 
 def anchors_to_measure(rows: Sequence[Row], dtype: str, run: str) -> Iterator[tuple[str, str]]:

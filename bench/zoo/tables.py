@@ -200,7 +200,8 @@ def _ten(of: Measured) -> str:
         auto, half = _own(of, net)
         compiled = fastest_compiled(of.torchs, net, of.dtype)
         nbytes = _nbytes(compiled_nbytes(of.torchs, net, of.dtype))
-        cells = (_both(of.torch(net, EAGER)), f"{nbytes}, {_ms(compiled)} ms", _both(auto))
+        compiles = NONE if compiled is None else f"{nbytes}, {_ms(compiled)} ms"
+        cells = (_both(of.torch(net, EAGER)), compiles, _both(auto))
         commits = ", ".join(_commits([row for row in (auto, half) if row is not None]))
         lines.append((named(net), *cells, _both(half), commits))
     gpu = of.tvdnns[-1]["environment"]["gpu"]
