@@ -153,8 +153,10 @@ def launch_box(
     whole = is_range(x) and is_range(y)
     flat = one_by_one and whole and not pooled and epilogue.sums is None
     assert made_by is None or flat, "only pixels in one row are made again"
-    maker = settings_of_maker(made_by) | {"sample_pixels": x.shape[1] * x.shape[2]}
-    maker |= {"made_c": x.shape[3]}  # weights may have more, which are zero
+    maker = NO_MAKER
+    if made_by is not None:  # weights may have more channels than x, which are zero
+        sizes = {"sample_pixels": x.shape[1] * x.shape[2], "made_c": x.shape[3]}
+        maker = settings_of_maker(made_by) | sizes
     if flat:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)

@@ -34,17 +34,6 @@ def _scale_kernel(
         tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
-@triton.jit
-def _kept(
-    seed_ptr, sample, channels, first_sample, op_id, least, PART: tl.constexpr,
-    ROUNDS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Whether a program's channels [1, CHANNELS] are kept."""
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    kept = kept_channels(seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS)
-    return kept[None, :]
-
-
 @triton.jit(do_not_specialize=SIZES)
 def _add_scaled_kernel(
     x_ptr, scale_ptr, residual_ptr, y_ptr, seed_ptr, pixels, channels,
@@ -57,7 +46,9 @@ def _add_scaled_kernel(
     if scale_ptr is not None:
         scale = tl.load(scale_ptr + c, mask=c < channels, other=0.0)
     if PART != "":
-        kept = _kept(seed_ptr, sample, channels, first_sample, op_id, least, PART, ROUNDS, CHANNELS)
+        kept = kept_channels(
+            seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS
+        )
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)
         row = sample * pixels + first + p
@@ -81,7 +72,9 @@ def _scale_grad_kernel(
     sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     scale = tl.load(scale_ptr + c, mask=c < channels, other=0.0)
     if PART != "":
-        kept = _kept(seed_ptr, sample, channels, first_sample, op_id, least, PART, ROUNDS, CHANNELS)
+        kept = kept_channels(
+            seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS
+        )
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)

@@ -36,7 +36,7 @@ def kept_channels(
     seed_ptr, sample, c, channels, first_sample, op_id, least,
     PART: tl.constexpr, ROUNDS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Whether channels c [CHANNELS] of a sample of a launch are kept."""
+    """Whether channels c [1, CHANNELS] of a sample of a launch are kept."""
     index = tl.zeros(c.shape, tl.int64)
     if PART == "row":
         index += first_sample + sample
@@ -55,12 +55,8 @@ def _drop_parts_kernel(
     PART: tl.constexpr, PRECISION: tl.constexpr, ROUNDS: tl.constexpr, PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop, _, _ = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    keep = kept_channels(
-        seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS
-    )[None, :]  # fmt: skip
-    p, c = tl.arange(0, PIXELS)[:, None], c[None, :]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
+    keep = kept_channels(seed_ptr, sample, c, channels, first_sample, op_id, least, PART, ROUNDS)
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)
         row = sample * pixels + first + p

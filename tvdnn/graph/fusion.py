@@ -5,7 +5,7 @@ written. The fused op computes the same bits as the two.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,30 +78,21 @@ def linear_relu_dropout(network: Network) -> Network:
 def batch_norm_add(network: Network) -> Network:
     """Fuse a normalization with the addition of a residual to its output.
 
-    Where both terms are normalizations, the later one is fused. The fused op takes the place of the
-    addition. A normalization that shares its running statistics is not fused, because these change
+    A normalization that shares its running statistics is not fused, because these change
     in the order of the calls.
     """
-    readers, places = _only_readers(network), {op.name: n for n, op in enumerate(network.ops)}
+    readers = _only_readers(network)
     uses = Counter(name for op in network.ops for name in op.params)
     makers = {
         op.output: op
         for op in network.ops
         if op.kind == "batch_norm" and all(uses[name] == 1 for name in op.params[2:] if name)
     }
-    fused: dict[str, Op] = {}
-    absorbed: set[str] = set()
-    for op in network.ops:
-        terms = [makers[name] for name in op.inputs if name in makers and name in readers]
-        if op.kind != "add" or not terms:
-            continue
-        norm = max(terms, key=lambda term: places[term.name])
-        (residual,) = (name for name in op.inputs if name != norm.output)
-        inputs = (*norm.inputs, residual)
-        fused[op.name] = replace(norm, kind="batch_norm_add", inputs=inputs, output=op.output)
-        absorbed.add(norm.name)
-    inner = {op.output for op in network.ops if op.name in absorbed}
-    return _replaced(network, fused, absorbed, inner)
+    return _with_additions(
+        network,
+        lambda value: [makers[value]] if value in makers and value in readers else [],
+        lambda ops: replace(ops[0], kind="batch_norm_add"),
+    )
 
 
 def batch_norm_relu(network: Network) -> Network:
@@ -129,38 +120,22 @@ def batch_norm_add_relu(network: Network) -> Network:
 
 
 def scaled_residual(network: Network) -> Network:
-    """Fuse the addition of a residual with what scales the other term, or drops parts of it.
-
-    Of two such terms the later one is fused. The fused op takes the place of the addition.
-    """
+    """Fuse the addition of a residual with what scales the other term, or drops parts of it."""
     readers, makers = _only_readers(network), {op.output: op for op in network.ops}
-    places = {op.name: n for n, op in enumerate(network.ops)}
 
     def made_by(value: str, kind: str) -> list[Op]:
         maker = makers.get(value)
         return [maker] if maker is not None and maker.kind == kind and value in readers else []
 
     def branch(value: str) -> list[Op]:
-        """The ops that scale and drop the value, the last first."""
         drop = made_by(value, "dropout_parts")
         return drop + made_by(drop[0].inputs[0] if drop else value, "scale_channels")
 
-    fused: dict[str, Op] = {}
-    absorbed: set[str] = set()
-    for op in network.ops:
-        branches = [ops for name in op.inputs if op.kind == "add" if (ops := branch(name))]
-        if not branches:
-            continue
-        last, *before = max(branches, key=lambda ops: places[ops[0].name])
-        first = before[0] if before else last
-        (residual,) = (name for name in op.inputs if name != last.output)
-        attrs, inputs = {**first.attrs, **last.attrs}, (first.inputs[0], residual)
-        fused[op.name] = replace(
-            first, kind=f"{first.kind}_add", inputs=inputs, output=op.output, attrs=attrs
-        )
-        absorbed |= {first.name, last.name}
-    inner = {op.output for op in network.ops if op.name in absorbed}
-    return _replaced(network, fused, absorbed, inner)
+    def as_one(ops: Sequence[Op]) -> Op:
+        first, last = ops[-1], ops[0]
+        return replace(first, kind=f"{first.kind}_add", attrs={**first.attrs, **last.attrs})
+
+    return _with_additions(network, branch, as_one)
 
 
 def max_pool2d_codes(network: Network) -> Network:
@@ -227,6 +202,33 @@ def _fused(network: Network, rule: FusionRule) -> Network:
             fused[op.name] = replace(op, kind=rule.fused, output=reader.output, attrs=attrs)
             absorbed.add(reader.name)
     inner = {op.output for op in network.ops if op.name in fused}
+    return _replaced(network, fused, absorbed, inner)
+
+
+def _with_additions(
+    network: Network,
+    branch: Callable[[str], Sequence[Op]],
+    as_one: Callable[[Sequence[Op]], Op],
+) -> Network:
+    """The network whose additions are fused with ops that make one of their terms.
+
+    `branch` gives the ops that make a value, the last first; none where none may be fused. Of two
+    terms with such ops the later one is fused. `as_one` makes one op of them. That takes the place
+    of the addition, and the other term as its last input.
+    """
+    places = {op.name: place for place, op in enumerate(network.ops)}
+    fused: dict[str, Op] = {}
+    absorbed: set[str] = set()
+    for op in network.ops:
+        branches = [ops for name in op.inputs if op.kind == "add" if (ops := branch(name))]
+        if not branches:
+            continue
+        chosen = max(branches, key=lambda ops: places[ops[0].name])
+        (residual,) = (name for name in op.inputs if name != chosen[0].output)
+        one = as_one(chosen)
+        fused[op.name] = replace(one, inputs=(*one.inputs, residual), output=op.output)
+        absorbed |= {each.name for each in chosen}
+    inner = {op.output for op in network.ops if op.name in absorbed}
     return _replaced(network, fused, absorbed, inner)
 
 

@@ -27,7 +27,7 @@ from .conv_launches import (
     run_forward_relu_max_pool2d,
     run_unpool,
 )
-from .conv_sizes import filter_shape, settings_of, sides_of
+from .conv_sizes import filter_shape, plan_settings, sides_of
 from .conv_translator import conv
 from .operator import STRIDED_BY_WORDS, Operator
 from .pool import add_codes, codes_of
@@ -121,7 +121,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: Use) -> None:
     """
     value = op.inputs[0]
     other, flops = b.other_term(value), _flops(b, op)
-    if other is not None and may_be_last(filter_shape(b, op), **settings_of(b, op)):
+    if other is not None and may_be_last(filter_shape(b, op), **plan_settings(b, op)):
         total = Use(b.new_total(value))
         b.add_pass(op, "grad_last", (Use(dy), packed, *other), (total,), flops=flops)
         return
@@ -166,7 +166,7 @@ def pack_grad_input(b: Builder, op: Op) -> Use:
 
 def _packing(b: Builder, op: Op) -> dict[str, Any]:
     """What the bands of a layer's input channels depend on."""
-    settings = settings_of(b, op)
+    settings = plan_settings(b, op)
     return {name: settings[name] for name in ("groups", "dtype", "precision")}
 
 
@@ -226,7 +226,7 @@ def _weight_plan(
     b: Builder, op: Op, small: str, large: str, reads: Sequence[Use]
 ) -> GradWeightPlan:
     """Of whole maps. Of row tiles with a halo it is that of images, a unit of row tiles each."""
-    shape, settings = filter_shape(b, op), settings_of(b, op)
+    shape, settings = filter_shape(b, op), plan_settings(b, op)
     settings["pitches"] = b.pitch(large), b.pitch(small)
     sides = sides_of(b, large), sides_of(b, small)
     if not any(any(use.halo) for use in reads):
@@ -252,7 +252,7 @@ def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
         return None
     maps = b.input_of(op), b.buffer_of[op.output]
     sides, pitches = (sides_of(b, name) for name in maps), (b.pitch(maps[0]), b.pitch(maps[1]))
-    return moment_cells(*sides, filter_shape(b, op), **settings_of(b, op), pitches=pitches)
+    return moment_cells(*sides, filter_shape(b, op), **plan_settings(b, op), pitches=pitches)
 
 
 def _bias_plan(b: Builder, op: Op) -> GradBiasPlan:

@@ -23,7 +23,7 @@ def sides_of(b: Builder, name: str) -> Pair:
     return height, width
 
 
-def settings_of(b: Builder, op: Op) -> dict[str, Any]:
+def plan_settings(b: Builder, op: Op) -> dict[str, Any]:
     """Geometry, type and precision."""
     settings = {name: op.attrs[name] for name in GEOMETRY}
     return settings | {"dtype": TORCH_DTYPES[b.dtype], "precision": b.precision}

@@ -17,7 +17,7 @@ from ..kernels.conv.grad_weight.split_plan import remakes_maps
 from ..kernels.conv.remade import Gated, MadeBy, Normalized, makes_input, pays_to_make
 from .builder import Builder, whole
 from .concat_views import WORD
-from .conv_sizes import filter_shape, settings_of, sides_of
+from .conv_sizes import filter_shape, plan_settings, sides_of
 from .operator import Launch
 from .statistics import statistics_of
 
@@ -61,7 +61,7 @@ def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
     sides = sides_of(b, large), sides_of(b, small)
     pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
     return b.starts_words(source.map) and all(
-        remakes_maps(*sides, filter_shape(b, op), **settings_of(b, op), pitches=each)
+        remakes_maps(*sides, filter_shape(b, op), **plan_settings(b, op), pitches=each)
         for each in pitches
     )
 
@@ -69,8 +69,7 @@ def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
 def lies_in_source(b: Builder, op: Op) -> bool:
     """Put the op's output where its source lies, if its reader makes it forward and backward."""
     source = source_of(b, op.output)
-    reader = b.readers_of[op.output][0] if source is not None else None
-    if source is None or reader is None or not _is_made_by(b, reader, source):
+    if source is None or not _is_made_by(b, b.readers_of[op.output][0], source):
         return False
     b.put(op.output, source.map)
     b.made_by_readers.add(op.output)
@@ -79,10 +78,11 @@ def lies_in_source(b: Builder, op: Op) -> bool:
 
 def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     """Whether a convolution, and the gradient of its weight, can load the source of its input."""
-    (value, *_), shape = reader.inputs, b.buffers[source.map].shape
-    if reader.kind not in READERS or shape != b.shape(value) or not b.starts_words(source.map):
+    value = reader.inputs[0]
+    alike = b.buffers[source.map].shape == b.shape(value)  # a view may have another shape
+    if reader.kind not in READERS or not alike or not b.starts_words(source.map):
         return False
-    shape, settings = filter_shape(b, reader), settings_of(b, reader)
+    shape, settings = filter_shape(b, reader), plan_settings(b, reader)
     if not pays_to_make(shape, source.attrs["maker"]):
         return False
     sides = _plane(b, value), _plane(b, reader.output)
@@ -101,7 +101,7 @@ def _plane(b: Builder, value: str) -> tuple[int, int]:
 
 def source_read_by(b: Builder, op: Op) -> Source | None:
     """What a convolution makes its input of as it loads it; None where it loads the input."""
-    (value, *_) = op.inputs
+    value = op.inputs[0]
     return source_of(b, value) if value in b.made_by_readers else None
 
 

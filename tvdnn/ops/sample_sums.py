@@ -28,12 +28,16 @@ def add_sums(
 
 
 def add_grad_input(
-    b: Builder, op: Op, sums: str, reads: Sequence[Use], params: tuple[str, ...] = ()
-) -> None:
-    """The pass that makes `sums`, unless they are "", and the input's gradient if it is wanted."""
+    b: Builder, op: Op, sums: str, reads: Sequence[Use], params: tuple[str, ...] = (),
+    grad: Callable[[Builder, Op], str] = Builder.next_grad,
+) -> None:  # fmt: skip
+    """The pass that makes `sums`, unless they are "", and the input's gradient if it is wanted.
+
+    `grad` gives that gradient its buffer.
+    """
     writes = [Use(sums)] if sums else []
     if b.needs_grad(op.inputs[0]):
-        writes.append(Use(b.next_grad(op)))
+        writes.append(Use(grad(b, op)))
     attrs = channels_of(b, op) | {"leaves_sums": bool(sums)}
     b.add_pass(op, "grad_input", reads, writes, params=params, attrs=attrs)
 

@@ -4,8 +4,6 @@ These are the layer scale and the stochastic depth of ConvNeXt, EfficientNet and
 the branch's gradient drops the same parts. The residual's gradient is the sum's, where it lies.
 """
 
-from typing import Any
-
 from ..graph import Network, Op, Use
 from ..kernels.language.channel_chunks import num_chunks
 from ..kernels.pointwise.dropout_blocks import Drop
@@ -14,7 +12,7 @@ from .dropout import run_dropout_parts
 from .operator import STRIDED, Launch, Operator
 from .passes import channels_of
 from .row_tiles import tiles_by_pixel
-from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
+from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -54,11 +52,7 @@ def scaled_backward(b: Builder, op: Op) -> None:
         return
     sums = add_sums(b, op, num_chunks, 1) if wanted else ""
     reads = (*([Use(b.input_of(op))] if wanted else []), Use(b.grad_of(op)))
-    writes = [Use(sums)] if sums else []
-    if b.needs_grad(op.inputs[0]):
-        writes.append(Use(_branch_grad(b, op)))
-    attrs = channels_of(b, op) | {"leaves_sums": bool(sums)}
-    b.add_pass(op, "grad_input", reads, writes, params=op.params, attrs=attrs)
+    add_grad_input(b, op, sums, reads, op.params, _branch_grad)
     if sums:
         add_param_grads(b, op, sums)
 
@@ -77,12 +71,9 @@ def _run_forward(a: Launch) -> None:
 
 
 def _run_scaled_grad(a: Launch) -> None:
-    scale, maps = a.weight.flatten(), list(a.writes)
-    sums = maps.pop(0) if a.attrs["leaves_sums"] else None
-    dx = a.by_pixel(maps[0]) if maps else None
-    x, dy = (a.by_pixel(a.reads[0]) if sums is not None else None), a.by_pixel(a.reads[-1])
-    settings: dict[str, Any] = {"drop": _drop_of(a), "precision": a.stored}
-    a.kernels.scale_channels_grad(x, dy, scale, dx, sums, **settings)
+    *read, dy = map(a.by_pixel, a.reads)
+    operands = (read[0] if read else None, dy, a.weight.flatten(), *grad_and_sums(a))
+    a.kernels.scale_channels_grad(*operands, drop=_drop_of(a), precision=a.stored)
 
 
 def tiles_of_scaled(network: Network, op: Op) -> int:
