@@ -18,11 +18,16 @@ from ..language.cost import costing
 from ..language.rounding import stored
 from . import cost
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
-from .depthwise_runs import load_columns, run_of, settings_of_runs
+from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from .depthwise_strips import convolve_strips, goes_by_strips
+from .remade import Normalized, remade_reference, settings_of_maker
 from .tiles import Pair
 
 WIDEST: Final = 11  # columns of a filter, at most: a thread holds the weights of a row
 LEAST: Final = 16  # channels, unless they are a multiple of 8
+CHEAP: Final = ("", "relu", "relu6", "leaky_relu", "hardswish")
+ZERO_AT_ZERO: Final = (*CHEAP, "silu", "gelu", "gelu_tanh", "tanh", "elu")
+MOST_TIMES: Final = 6.25  # taps that meet an input whose function is cheap: 5x5 by 2
 THREADS: Final = 128  # threads of a program: each has four channels
 
 
@@ -36,15 +41,38 @@ def suits_depthwise(channels: int, out_channels: int, groups: int, size: Pair) -
     return single and (channels % 8 == 0 or channels >= LEAST) and size[1] <= WIDEST
 
 
+def makes_depthwise_input(
+    weight_shape: tuple[int, int, int, int],
+    stride: Pair,
+    dilation: Pair,
+    *,
+    maker: str,
+    function: str = "",
+) -> bool:
+    """Whether the kernels can make a normalized input, and it pays.
+
+    Of 0 the function must be 0, as inputs on padding are. Functions with exponentials pay where
+    each value is made about once.
+    """
+    channels, _, *size = weight_shape
+    if maker != "normalize" or channels % 8 or not {*ZERO_AT_ZERO} >= {function}:
+        return False
+    if goes_by_strips(channels, (size[0], size[1]), stride, dilation):
+        return True
+    times = size[0] * size[1] / (stride[0] * stride[1])
+    return dilation == (1, 1) and times <= (MOST_TIMES if function in CHEAP else MOST_TIMES / 2)
+
+
 @triton.jit(do_not_specialize=["num_rows", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h"])
 def _depthwise_kernel(
-    x_ptr, packed_ptr, bias_ptr, y_ptr, num_rows, in_h, in_w, out_h, out_w, quarters, pad_h, dil_h,
+    x_ptr, packed_ptr, bias_ptr, y_ptr, source, coefficient, num_rows, in_h, in_w, out_h, out_w,
+    quarters, pad_h, dil_h,
     X_PITCH: tl.constexpr, Y_PITCH: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, UP_H: tl.constexpr, UP_W: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, FLIPPED: tl.constexpr, COLUMNS: tl.constexpr,
     FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
-    EMPTY: tl.constexpr, READABLE: tl.constexpr, PRECISION: tl.constexpr,
-    THREADS: tl.constexpr, WIDTH: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
+    PRECISION: tl.constexpr, THREADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
 
@@ -52,6 +80,7 @@ def _depthwise_kernel(
     behind the map's; they are loaded if READABLE. WIDTH threads have a row of the map, where WIDTH
     need not be a power of two.
     """
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
     ROWS: tl.constexpr = THREADS // WIDTH
     pid, tiles_c, runs = tl.program_id(0), tl.cdiv(quarters, WIDTH), tl.cdiv(out_w, COLUMNS)
     first = pid // tiles_c % runs * COLUMNS
@@ -64,6 +93,8 @@ def _depthwise_kernel(
     readable = mask if READABLE else own
     sample, h = (row // out_h).to(tl.int64), row % out_h
     column = first * STRIDE_W // UP_W
+    if MAKER == "normalize":
+        at = normalizer_of(source, c, own, channels)
     sums = ()
     for _ in tl.static_range(COLUMNS):
         sums += (tl.zeros((THREADS, 4), tl.float32),)
@@ -72,6 +103,10 @@ def _depthwise_kernel(
         inside = readable & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
         x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * X_PITCH + c
         x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
+        if MAKER == "normalize":
+            x = made_columns(
+                x, at, coefficient, inside, column, in_w, dtype, FUNCTION, FIRST, INNER
+            )
         tap_row = R - 1 - r if FLIPPED else r
         weights = ()
         for s in tl.static_range(S):
@@ -106,13 +141,19 @@ def _depthwise_kernel(
 @costing(cost.depthwise)
 def depthwise_conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, precision: str,
+    stride: Pair, padding: Pair, dilation: Pair, precision: str, made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, C] = x [N, H, W, C] convolved with packed [R, S, C], plus bias, float32 [C].
 
-    Pairs are (h, w). `suits_depthwise` says which layers the launchers take.
+    Pairs are (h, w). `suits_depthwise` says which layers the launchers take. x may be what the
+    convolved map is `made_by`, for layers that `makes_depthwise_input` says.
     """
-    _launch(x, packed, bias, y, stride, (1, 1), padding, dilation, precision, flipped=False)
+    if made_by is not None and goes_by_strips(y.shape[3], packed.shape[:2], stride, dilation):
+        operands = (x, made_by, packed, bias, y)
+        convolve_strips(*operands, padding=padding, dilation=dilation[1])
+        return
+    where = (stride, (1, 1), padding, dilation)
+    _launch(x, packed, bias, y, *where, precision, flipped=False, made_by=made_by)
 
 
 @costing(cost.depthwise_grad_input)
@@ -129,9 +170,11 @@ def depthwise_conv2d_grad_input(
 def _launch(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor,
     stride: Pair, up: Pair, padding: Pair, dilation: Pair, precision: str, *, flipped: bool,
+    made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     if y.numel() == 0:
         return
+    maker = settings_of_maker(made_by)
     samples, out_h, out_w, channels = y.shape
     size_r, size_s, _ = packed.shape
     quarters = cdiv(channels, 4)
@@ -140,10 +183,12 @@ def _launch(
     runs = settings_of_runs(x.shape[2], out_w, columns, *along)
     tiles = cdiv(out_w, columns) * cdiv(quarters, width)
     _depthwise_kernel[(cdiv(samples * out_h, THREADS // width) * tiles,)](
-        x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w,
-        quarters, padding[0], dilation[0], X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y),
-        R=size_r, STRIDE_H=stride[0], UP_H=up[0], UP_W=up[1], FLIPPED=flipped, **runs,
+        x, packed, bias, y, maker["source"], maker["coefficient"], samples * out_h, x.shape[1],
+        x.shape[2], out_h, out_w, quarters, padding[0], dilation[0],
+        X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y), R=size_r, STRIDE_H=stride[0],
+        UP_H=up[0], UP_W=up[1], FLIPPED=flipped, **runs,
         EMPTY=empty, READABLE=empty == 0 or pitch_of(x) % 4 == 0,
+        MAKER=maker["MAKER"], FUNCTION=maker["FUNCTION"],
         PRECISION=precision, THREADS=THREADS, WIDTH=width, num_warps=THREADS // 32,
     )  # fmt: skip
 
@@ -165,9 +210,10 @@ def _by_channel(packed: Tensor) -> Tensor:
 
 def depthwise_conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, precision: str,
+    stride: Pair, padding: Pair, dilation: Pair, precision: str, made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     """Computes `depthwise_conv2d` in torch."""
+    x = remade_reference(x, made_by)
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     groups = packed.shape[2]
     conv2d_reference(

@@ -4,7 +4,6 @@ The gradient is in running sums, as that of other convolutions. A thread multipl
 columns of two channels by all taps of some rows of a filter, and keeps the sums in registers.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -16,36 +15,31 @@ from triton import cdiv
 from ..language.channel_ranges import pitch_of
 from ..language.cost import costing
 from . import cost
-from .depthwise_runs import load_columns, run_of, settings_of_runs
+from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from .depthwise_strips import goes_by_strips
+from .depthwise_strips_grad_weight import add_strips, plan_of_strips
+from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of
 from .grad_weight.launch import conv2d_grad_weight_reference
 from .grad_weight.program_steps import share_of
+from .remade import Normalized, remade_reference, settings_of_maker
 from .tiles import Pair
 
-BLOCKS_C: Final = (64, 32, 16)  # channels of a program
 TILE: Final = 256  # rows times channels of a program: each of its 128 threads has two channels
 TALL: Final = 2  # rows of dy that a thread multiplies in a step
 TAPS: Final = 49  # taps of a filter whose sums a program holds, at most
 FEW_TAPS: Final = 9  # taps whose sums leave registers for four programs on a multiprocessor
 PROGRAMS: Final = 264  # two for each multiprocessor of an H200; of FEW_TAPS twice as many
-MOST_AT_ONCE: Final = 16  # taps summed over rows at once: more take shared memory from L1
 UNITS: Final = (1, 2, 4, 8, 16, 32, 64)  # samples of a unit
 WORSE: Final = 1.15  # a smaller unit may take so much longer than the largest
 
 
-@dataclass(frozen=True, slots=True)
-class DepthwisePlan:
-    """The running sums of a weight gradient: float32 [splits, C, R, S, 1].
-
-    Every launch of a batch after the first must start at a multiple of `unit` samples.
-    """
-
-    splits: int
-    unit: int
-
-
-def depthwise_plan(out_sides: Pair, channels: int, size: Pair) -> DepthwisePlan:
+def depthwise_plan(
+    out_sides: Pair, channels: int, size: Pair, stride: Pair, dilation: Pair
+) -> DepthwisePlan:
     """The plan for a gradient dy of sides (p, q) and filters of `size` (r, s)."""
-    block_c, columns = _block_of(channels), _run_of(out_sides[1], size)
+    if goes_by_strips(channels, size, stride, dilation):
+        return plan_of_strips(out_sides, channels, size)[0]
+    block_c, columns = block_of(channels), _run_of(out_sides[1], size)
     group = _group_of(size)
     programs = PROGRAMS * (2 if size[0] * size[1] <= FEW_TAPS else 1)
     most = max(1, programs // (cdiv(size[0], group) * cdiv(channels, block_c)))
@@ -65,26 +59,9 @@ def _run_of(width: int, size: Pair, itemsize: int = 2) -> int:
     return run_of(width, most=7 if size[1] >= 7 else 8 * 2 // itemsize)
 
 
-def _block_of(channels: int) -> int:
-    """Channels of a program that sums: most, among those whose lanes are in use, or nearly so."""
-    used = {each: channels / (cdiv(channels, each) * each) for each in BLOCKS_C}
-    best = max(BLOCKS_C, key=lambda each: (min(used[each], 0.9), each))
-    return min(best, triton.next_power_of_2(channels))
-
-
 def _group_of(size: Pair, itemsize: int = 2) -> int:
     """Rows of a filter whose sums a program holds, beside loaded values of `itemsize` bytes."""
     return cdiv(size[0], cdiv(size[0], max(1, TAPS * 2 // itemsize // size[1])))
-
-
-def _pieces_of(taps: int) -> tuple[Pair, ...]:
-    """First taps and numbers of taps that are summed at once, powers of two."""
-    pieces, first = [], 0
-    while first < taps:
-        count = min(MOST_AT_ONCE, 1 << (taps - first).bit_length() - 1)
-        pieces.append((first, count))
-        first += count
-    return tuple(pieces)
 
 
 @triton.jit
@@ -104,53 +81,20 @@ def _add_products(
     return added
 
 
-@triton.jit
-def _stacked(sums, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tensor:
-    """Tensors FIRST on as one with an axis of COUNT, a power of two; without one for COUNT 1."""
-    if COUNT == 1:
-        stacked = sums[FIRST]
-    else:
-        half: tl.constexpr = COUNT // 2
-        stacked = ()
-        for i in tl.static_range(half):
-            stacked += (tl.join(sums[FIRST + i], sums[FIRST + half + i]),)
-        stacked = _stacked(stacked, 0, half)
-    return stacked
-
-
-@triton.jit
-def _add_sums(ptrs, sums, mask, older, left, PIECES: tl.constexpr) -> None:
-    """Add sums [ROWS, BLOCK_C] of taps over rows to the sums at `ptrs` [BLOCK_C, 1].
-
-    A piece, the first of its taps and their number, is summed at once: each sum takes barriers.
-    `left` taps have places. If not `older` no sums are there yet. `mask` is of [BLOCK_C, 1].
-    """
-    totals = ()
-    for i in tl.static_range(len(PIECES)):
-        taps = PIECES[i][0] + tl.arange(0, PIECES[i][1])[None, :]
-        total = tl.load(ptrs + taps, mask=mask & (taps < left) & older, other=0.0)
-        totals += (total,)
-    for i in tl.static_range(len(PIECES)):
-        taps = PIECES[i][0] + tl.arange(0, PIECES[i][1])[None, :]
-        total = tl.sum(_stacked(sums, PIECES[i][0], PIECES[i][1]), 0)
-        total = totals[i] + total.reshape(totals[i].shape)
-        tl.store(ptrs + taps, total, mask=mask & (taps < left))
-    tl.debug_barrier()  # other threads may load what this one stored
-
-
 @triton.jit(
     do_not_specialize=[
         "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "unit", "splits"
     ]
 )  # fmt: skip
 def _depthwise_grad_weight_kernel(
-    x_ptr, dy_ptr, partials_ptr, first, num_samples, in_h, in_w, out_h, out_w,
+    x_ptr, dy_ptr, partials_ptr, source, coefficient, first, num_samples, in_h, in_w, out_h, out_w,
     eighths, pad_h, unit, splits, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr, R: tl.constexpr,
     S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DIL_H: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
     GROUP: tl.constexpr, TALL: tl.constexpr, PLACES: tl.constexpr, PIECES: tl.constexpr,
-    EMPTY: tl.constexpr, READABLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program adds to the sums of GROUP rows of filters, one unit of samples after another.
 
@@ -159,12 +103,15 @@ def _depthwise_grad_weight_kernel(
     other, and find most rows of x in L1. The last EMPTY of the channels are behind the maps'; they
     are loaded if READABLE.
     """
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
     channels = eighths * 8 - EMPTY
     tiles_c, talls, split = tl.cdiv(channels, BLOCK_C), tl.cdiv(out_h, TALL), tl.program_id(1)
     first_r = tl.program_id(0) // tiles_c * GROUP
     c = tl.program_id(0) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = c < (eighths * 8 if READABLE else channels)
     sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + c) * R + first_r)[:, None] * S
+    if MAKER == "normalize":
+        at = normalizer_of(source, c[None, :], (c < channels)[None, :], channels)
     for unit_start in range(0, num_samples, unit):
         items = tl.minimum(unit, num_samples - unit_start) * talls
         blocks = tl.cdiv(items, ROWS)
@@ -189,6 +136,10 @@ def _depthwise_grad_weight_kernel(
                 inside = mask & (h >= 0) & (h < in_h)
                 x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * X_PITCH + c[None, :]
                 x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
+                if MAKER == "normalize":
+                    x = made_columns(
+                        x, at, coefficient, inside, column, in_w, dtype, FUNCTION, FIRST, INNER
+                    )
                 for k in tl.static_range(TALL):
                     sums = _add_products(
                         sums, dy, x, k, PLACES[i] - k * STRIDE_H, DIL_H, S, COLUMNS, STRIDE_W,
@@ -196,36 +147,42 @@ def _depthwise_grad_weight_kernel(
                     )  # fmt: skip
         older = (first == 0) | (unit_start > 0)
         left = tl.minimum(GROUP, R - first_r) * S
-        _add_sums(sums_ptrs, sums, (c < channels)[:, None], older, left, PIECES)
+        add_sums(sums_ptrs, sums, (c < channels)[:, None], older, left, PIECES)
 
 
 @costing(cost.grad_weight)
 def depthwise_conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
-    stride: Pair, padding: Pair, dilation: Pair,
+    stride: Pair, padding: Pair, dilation: Pair, made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     """Add the weight gradient of x and dy to running sums, float32 [splits, C, R, S, 1].
 
     `first` starts new sums. `depthwise_plan` gives the splits, and where launches may cut a batch.
+    x may be what the convolved map is `made_by`.
     """
     if x.numel() == 0 or dy.numel() == 0:
         return
     splits, channels, size_r, size_s, _ = partials.shape
-    sides = (dy.shape[1], dy.shape[2])
-    plan = depthwise_plan(sides, channels, (size_r, size_s))
-    group, block_c = _group_of((size_r, size_s), x.element_size()), _block_of(channels)
+    if goes_by_strips(channels, (size_r, size_s), stride, dilation):
+        by = {"padding": padding, "dilation": dilation[1], "made_by": made_by}
+        add_strips(x, dy, partials, first=first, **by)
+        return
+    sides, maker = (dy.shape[1], dy.shape[2]), settings_of_maker(made_by)
+    plan = depthwise_plan(sides, channels, (size_r, size_s), stride, dilation)
+    group, block_c = _group_of((size_r, size_s), x.element_size()), block_of(channels)
     tall = TALL if stride[0] == 1 else 1  # other strides meet few rows of x twice
     places = {k * stride[0] + i * dilation[0] for k in range(tall) for i in range(group)}
     columns = _run_of(sides[1], (size_r, size_s), x.element_size())
     along = (size_s, stride[1], 1, padding[1], dilation[1])
     runs = settings_of_runs(x.shape[2], sides[1], columns, *along)
     _depthwise_grad_weight_kernel[(cdiv(size_r, group) * cdiv(channels, block_c), splits)](
-        x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides,
-        cdiv(channels, 8), padding[0], plan.unit, splits,
+        x, dy, partials, maker["source"], maker["coefficient"], int(first), x.shape[0],
+        x.shape[1], x.shape[2], *sides, cdiv(channels, 8), padding[0], plan.unit, splits,
         X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0],
         DIL_H=dilation[0], **runs, GROUP=group, TALL=tall, PLACES=tuple(sorted(places)),
-        PIECES=_pieces_of(group * size_s), EMPTY=-channels % 8,
+        PIECES=pieces_of(group * size_s), EMPTY=-channels % 8,
         READABLE=all(pitch_of(maps) % 8 == 0 for maps in (x, dy)),
+        MAKER=maker["MAKER"], FUNCTION=maker["FUNCTION"],
         ROWS=TILE // block_c, BLOCK_C=block_c, num_warps=4,
         maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
     )  # fmt: skip
@@ -233,15 +190,17 @@ def depthwise_conv2d_grad_weight(
 
 def depthwise_conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
-    stride: Pair, padding: Pair, dilation: Pair,
+    stride: Pair, padding: Pair, dilation: Pair, made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     """Computes `depthwise_conv2d_grad_weight` in torch. All splits but the first hold zeros."""
+    x = remade_reference(x, made_by)
     if first:
         partials.zero_()
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     _, groups, size_r, size_s, _ = partials.shape
     own = torch.empty_like(partials)
-    unit = depthwise_plan((dy.shape[1], dy.shape[2]), groups, (size_r, size_s)).unit
+    sides, size = (dy.shape[1], dy.shape[2]), (size_r, size_s)
+    unit = depthwise_plan(sides, groups, size, stride, dilation).unit
     for start in range(0, len(x), unit):
         part = slice(start, start + unit)
         conv2d_grad_weight_reference(

@@ -5,6 +5,9 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ..language.rounding import as_stored, clamped_as_stored, rectified_as_stored
+from ..norm.batch_norm_tiles import factors_of, normalized
+from ..pointwise.activation_math import activated
 from .tiles import Pair
 
 COLUMNS: Final = range(8, 3, -1)  # columns of a run
@@ -60,3 +63,40 @@ def load_columns(
             inside = inside & (column + j < width)
         columns += (tl.load(ptrs + j * pitch, mask=inside, other=0.0).to(tl.float32),)
     return columns
+
+
+@triton.jit
+def normalizer_of(source, c, mask, channels) -> tl.tuple:
+    """Mean, factor and summand of channels c, of c's shape; `source` is that of `Normalized`."""
+    return factors_of(source[0], source[1], source[2], c, mask, channels)
+
+
+@triton.jit
+def made_columns(
+    columns, at, coefficient, mask, column, width, dtype: tl.constexpr, FUNCTION: tl.constexpr,
+    FIRST: tl.constexpr, INNER: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """The normalized map's columns, in float32, from those of `load_columns` with this mask.
+
+    Where the mask is not set they are 0, as the map's own are behind its edge: the function of 0
+    is 0.
+    """
+    mean, scale, shift = at
+    scale, shift = tl.where(mask, scale, 0.0), tl.where(mask, shift, 0.0)
+    made = ()
+    for i in tl.static_range(len(columns)):
+        y = normalized(columns[i], mean, scale, shift)
+        if FUNCTION == "relu":
+            y = rectified_as_stored(y, dtype).to(tl.float32)
+        elif FUNCTION == "relu6":
+            y = clamped_as_stored(y, dtype).to(tl.float32)
+        elif FUNCTION == "":
+            y = as_stored(y, dtype)
+        else:
+            y = as_stored(activated(as_stored(y, dtype), coefficient, FUNCTION), dtype)
+        if FIRST + i < 0:
+            y = tl.where(column + (FIRST + i) >= 0, y, 0.0)
+        if FIRST + i >= INNER:
+            y = tl.where(column + (FIRST + i) < width, y, 0.0)
+        made += (y,)
+    return made

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..language.channel_ranges import is_aligned
 from ..language.device import capability, holds_large_tiles, shared_nbytes
-from ..language.rounding import as_stored, rectified_as_stored
+from ..language.rounding import as_stored, clamped_as_stored, rectified_as_stored
 from ..norm.batch_norm import batch_norm_reference
 from ..norm.batch_norm_tiles import normalized, normalizer
 from ..pointwise.activation_math import activated
@@ -101,6 +101,8 @@ def normalized_again(x, at, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
     y = normalized(x.to(tl.float32), at[0], at[1], at[2])
     if FUNCTION == "relu":
         y = rectified_as_stored(y, dtype)
+    elif FUNCTION == "relu6":
+        y = clamped_as_stored(y, dtype)
     elif FUNCTION == "":
         y = y.to(dtype)
     else:

@@ -73,6 +73,24 @@ def rectified_as_stored(x, dtype: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def clamped_as_stored(x, dtype: tl.constexpr) -> tl.tensor:
+    """float32 values clamped to [0, 6], as ReLU6 clamps them, and rounded to `dtype`.
+
+    Two instructions do so for a pair of bfloat16 values. NaN stays NaN, and -0 becomes 0.
+    """
+    if dtype == tl.bfloat16 and not PLAIN:
+        y = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; cvt.rn.relu.bf16x2.f32 t, $2, $1; min.NaN.bf16x2 $0, t, $3; }",
+            "=r,r,r,r", [x, tl.full(x.shape, 6.0, tl.bfloat16)], dtype=tl.bfloat16, is_pure=True,
+            pack=2,
+        )  # fmt: skip
+    else:
+        x = x.to(dtype).to(tl.float32)
+        y = tl.where(x <= 0, 0.0, tl.where(x >= 6, 6.0, x)).to(dtype)
+    return y
+
+
+@triton.jit
 def rounded_alone(x) -> tl.tensor:
     """x + 0, which keeps a rounded product apart from a sum that follows in the same kernel.
 

@@ -4,6 +4,11 @@ Its passes are those of a convolution. Forward pass and data gradient read the s
 weight, [R, S, C], unrounded: their products are exact in float32.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
 from ..graph import Op, Use
 from ..kernels.conv.depthwise_grad_weight import depthwise_plan
 from .builder import Builder
@@ -11,14 +16,23 @@ from .conv import add_grad_bias, add_weight_sums
 from .conv_launches import LAUNCHES, filter_of
 from .conv_sizes import filter_shape
 from .operator import STRIDED_BY_WORDS, Launch, Operator, launches
+from .remade_maps import made_by_of, source_read_by
 
 GEOMETRY = ("stride", "padding", "dilation")
 
 
 def forward(b: Builder, op: Op) -> None:
-    packed = _pack(b, op, f"packed {op.name}")
-    reads, writes = (Use(b.input_of(op)), packed), (Use(b.new_output(op)),)
-    b.add_pass(op, "forward", reads, writes, params=op.params[1:], flops=_flops(b, op))
+    beside, params, attrs = _made(b, op)
+    reads = (Use(b.input_of(op)), _pack(b, op, f"packed {op.name}"), *beside)
+    writes, flops = (Use(b.new_output(op)),), _flops(b, op)
+    params = (op.params[1], *params)
+    b.add_pass(op, "forward", reads, writes, params=params, flops=flops, attrs=attrs)
+
+
+def _made(b: Builder, op: Op) -> tuple[tuple[Use, ...], tuple[str, ...], Mapping[str, Any]]:
+    """What stands beside the source of the input, where the launches make the input of it."""
+    source = source_read_by(b, op)
+    return ((source.beside,), source.params, source.attrs) if source else ((), (), {})
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -40,8 +54,10 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     if not b.needs_param_grad(op.params[0]):
         return
     (_, height, width, _), (c, _, r, s) = b.shape(op.output), filter_shape(b, op)
-    plan, reads = depthwise_plan((height, width), c, (r, s)), (Use(b.input_of(op)), Use(dy))
-    add_weight_sums(b, op, reads, plan, _flops(b, op))
+    plan = depthwise_plan((height, width), c, (r, s), op.attrs["stride"], op.attrs["dilation"])
+    beside, params, attrs = _made(b, op)
+    reads = (Use(b.input_of(op)), Use(dy), *beside)
+    add_weight_sums(b, op, reads, plan, _flops(b, op), params, attrs)
 
 
 def _flops(b: Builder, op: Op) -> float:
@@ -54,13 +70,18 @@ def _run_pack(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    settings = a.settings(*GEOMETRY) | {"precision": a.stored}
-    a.kernels.depthwise_conv2d(*a.reads, a.params[0], a.writes[0], **settings)
+    settings = a.settings(*GEOMETRY) | {"precision": a.stored} | _maker_of(a, a.params[1:])
+    a.kernels.depthwise_conv2d(*a.reads[:2], a.params[0], a.writes[0], **settings)
 
 
 def _run_grad_weight(a: Launch) -> None:
-    settings = a.settings(*GEOMETRY) | {"first": a.start == 0}
-    a.kernels.depthwise_conv2d_grad_weight(*a.reads, a.writes[0], **settings)
+    settings = a.settings(*GEOMETRY) | {"first": a.start == 0} | _maker_of(a, a.params)
+    a.kernels.depthwise_conv2d_grad_weight(*a.reads[:2], a.writes[0], **settings)
+
+
+def _maker_of(a: Launch, params: Sequence[Tensor | None]) -> dict[str, Any]:
+    """What the launch makes its larger map by, if it does."""
+    return {"made_by": made_by_of(a, params)} if "maker" in a.attrs else {}
 
 
 CONV2D_DEPTHWISE = Operator(

@@ -13,6 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..graph import Op, Use
+from ..kernels.conv.depthwise import makes_depthwise_input
 from ..kernels.conv.grad_weight.split_plan import remakes_maps
 from ..kernels.conv.remade import Gated, MadeBy, Normalized, makes_input, pays_to_make
 from .builder import Builder, whole
@@ -24,6 +25,7 @@ from .statistics import statistics_of
 NORMALIZED: Final = frozenset({"batch_norm", "batch_norm_relu", "batch_norm_activation"})
 GATED: Final = "gate_multiply"
 READERS: Final = frozenset({"conv2d", "conv2d_relu"})
+DEPTHWISE: Final = "conv2d_depthwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,13 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     """Whether a convolution, and the gradient of its weight, can load the source of its input."""
     value = reader.inputs[0]
     alike = b.buffers[source.map].shape == b.shape(value)  # a view may have another shape
-    if reader.kind not in READERS or not alike or not b.starts_words(source.map):
+    if reader.kind not in (*READERS, DEPTHWISE) or not alike or not b.starts_words(source.map):
         return False
     shape, settings = filter_shape(b, reader), plan_settings(b, reader)
+    if reader.kind == DEPTHWISE:
+        by = {name: source.attrs.get(name, "") for name in ("maker", "function")}
+        pays: bool = makes_depthwise_input(shape, settings["stride"], settings["dilation"], **by)
+        return pays
     if not pays_to_make(shape, source.attrs["maker"]):
         return False
     sides = _plane(b, value), _plane(b, reader.output)

@@ -6,9 +6,11 @@ from bench.cases.case import KernelCase
 from bench.cases.conv.depthwise_layers import (
     CHECKED,
     COMPILED,
+    MADE,
     TF32,
     beside,
     layer_of,
+    made_by_of,
     measured,
     peer_of,
 )
@@ -23,7 +25,7 @@ def _precision(dtype: torch.dtype) -> dict[str, str]:
 
 def _forward(
     o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
-    first: bool | None = None, channels: int = 0,
+    first: bool | None = None, channels: int = 0, maker: str | None = None,
 ) -> Launch:  # fmt: skip
     """With a peer whose channels are `first` or last, without a bias, if that is given."""
     size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
@@ -32,7 +34,8 @@ def _forward(
     bias = o.randn(size[3]) if first is None else None
     peer = peer_of(o, x, y, packed, None, geometry, lambda: nchw(y), first)
     operands = (x, packed, bias, y)
-    return launching(depthwise_conv2d, *operands, peer=peer, **geometry, **_precision(dtype))
+    settings = {**geometry, **_precision(dtype), **made_by_of(o, size[3], maker)}
+    return launching(depthwise_conv2d, *operands, peer=peer, **settings)
 
 
 def _grad_input(
@@ -53,7 +56,7 @@ CASES = tuple(
         launcher,
         make,
         CHECKED,
-        COMPILED,
+        COMPILED + (MADE if make is _forward else ()),
         [*measured(launcher.__name__)],
         odd=False,
         tolerance=TF32,

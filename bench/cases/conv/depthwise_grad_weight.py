@@ -7,9 +7,11 @@ from bench.cases.case import KernelCase
 from bench.cases.conv.depthwise_layers import (
     CHECKED,
     COMPILED,
+    MADE,
     TF32,
     beside,
     layer_of,
+    made_by_of,
     measured,
     peer_of,
 )
@@ -27,9 +29,11 @@ def _grad_weight(
     starts: bool = True,
     first: bool | None = None,
     channels: int = 0,
+    maker: str | None = None,
 ) -> Launch:
     size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
-    plan = depthwise_plan(out[1:3], size[3], (taps, taps))
+    strides = geometry["stride"], geometry["dilation"]
+    plan = depthwise_plan(out[1:3], size[3], (taps, taps), *strides)
     sums = o.out(plan.splits, size[3], taps, taps, 1, compared=lambda sums: sums.sum(0))
     x, dy = (o.randn(*maps, dtype=dtype, beside=beside(size)) for maps in (size, out))
 
@@ -37,7 +41,7 @@ def _grad_weight(
         return sums.sum(0).permute(0, 3, 1, 2)
 
     peer = peer_of(o, x, dy, packed, 1, geometry, gradient, first)
-    settings = {**geometry, "first": starts}
+    settings = {**geometry, "first": starts, **made_by_of(o, size[3], maker)}
     return launching(depthwise_conv2d_grad_weight, x, dy, sums, peer=peer, **settings)
 
 
@@ -46,7 +50,7 @@ CASES = (
         depthwise_conv2d_grad_weight,
         _grad_weight,
         CHECKED,
-        COMPILED,
+        COMPILED + MADE,
         [*measured("depthwise_conv2d_grad_weight")],
         odd=False,
         tolerance=TF32,

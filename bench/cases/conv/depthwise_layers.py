@@ -12,6 +12,7 @@ from bench.cases.case import At, Measured
 from bench.cases.conv.layers import padding_of
 from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
 from bench.cases.operands import F32, Operands, Shape
+from tvdnn.kernels.conv.remade import Normalized
 
 TF32: Final = 1e-4  # a value that is stored may round the other way
 # Architectures other than Hopper compile the first alone, which is the least.
@@ -31,6 +32,13 @@ COMPILED = (
     At((2, 28, 28, 122)),
     At((2, 28, 28, 122), {"stride": 2}),
     At((2, 28, 28, 27), {"taps": 5, "dtype": F32}),
+)
+MADE = (
+    *(At((2, 56, 56, 144), {"maker": each}) for each in ("", "relu", "relu6", "silu", "hardswish")),
+    At((2, 28, 28, 120), {"taps": 5, "maker": "silu"}),
+    At((2, 7, 7, 960), {"taps": 5, "maker": "hardswish"}),
+    At((2, 112, 112, 96), {"stride": 2, "maker": "relu6"}),
+    At((2, 56, 56, 72), {"taps": 5, "stride": 2, "maker": "relu"}),
 )
 CHECKED: dict[str, Settings] = {
     "5x5": {"taps": 5},
@@ -83,6 +91,14 @@ def layer_of(
     around = (taps // 2, taps // 2)
     geometry = {"stride": (stride, stride), "padding": around, "dilation": (1, 1)}
     return size, out, o.randn(taps, taps, channels, dtype=dtype), geometry
+
+
+def made_by_of(o: Operands, channels: int, maker: str | None) -> Settings:
+    """A normalization with a function of this name, as a launcher takes it; nothing without."""
+    if maker is None:
+        return {}
+    affine = o.randn(channels), o.randn(channels)
+    return {"made_by": Normalized(o.randn(3, channels), *affine, maker)}
 
 
 def beside(size: Shape) -> Shape:

@@ -25,8 +25,11 @@ from tests.kernels.numerics import (
 )
 from tvdnn.kernels.conv import depthwise as own
 from tvdnn.kernels.conv import depthwise_grad_weight as sums_kernel
+from tvdnn.kernels.conv import depthwise_strips_grad_weight as strips_kernel
 
 SHAPES = {
+    "3x3": Shape((2, 9, 13), (16, 16), groups=16),
+    "5x5": Shape((2, 7, 10), (24, 24), (5, 5), padding=(2, 2), groups=24),
     "7x7": Shape((2, 5, 9), (24, 24), (7, 7), padding=(3, 3), groups=24),
     "11x11": Shape((2, 6, 13), (40, 40), (11, 11), padding=(5, 5), groups=40),
     "9x9, strided": Shape((1, 7, 19), (16, 16), (9, 9), (2, 3), (4, 4), groups=16),
@@ -51,6 +54,9 @@ CASES = [
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few splits of the weight's gradient, as the interpreter takes programs one by one."""
     monkeypatch.setattr(sums_kernel, "PROGRAMS", 6)
+    monkeypatch.setattr(strips_kernel, "PROGRAMS", (6, 6))
+    monkeypatch.setattr(strips_kernel, "LEAST_STRIP", 2)
+    monkeypatch.setattr(strips_kernel, "MOST_STRIP", 4)
 
 
 @pytest.fixture(params=CASES, ids=[f"{name}, {dtype}" for name, dtype in CASES])
@@ -69,7 +75,9 @@ def packed(layer: Layer) -> Tensor:
 
 def plan_of(layer: Layer) -> sums_kernel.DepthwisePlan:
     _, height, width, channels = layer.dy.shape
-    return sums_kernel.depthwise_plan((height, width), channels, layer.shape.size)
+    shape = layer.shape
+    geometry = shape.size, shape.stride, shape.dilation
+    return sums_kernel.depthwise_plan((height, width), channels, *geometry)
 
 
 def sums_of(layer: Layer) -> Tensor:
@@ -101,12 +109,17 @@ def test_all_follow_autograd(layer: Layer) -> None:
         assert rms_error(sums.sum(0)[..., 0], dweight[:, 0]) <= PARTIAL_TOLERANCE
 
 
-def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["3x3", "3x3, stride 2"])
+def test_a_batch_may_be_cut(
+    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between units for the weight's gradient, which has several here; anywhere for the others."""
-    monkeypatch.setattr(sums_kernel, "UNITS", (1, 2))
-    monkeypatch.setattr(sums_kernel, "PROGRAMS", 1)
+    for kernel, programs in ((sums_kernel, 1), (strips_kernel, (1, 1))):
+        monkeypatch.setattr(kernel, "UNITS", (1, 2))
+        monkeypatch.setattr(kernel, "PROGRAMS", programs)
     monkeypatch.setattr(sums_kernel, "TILE", 64)
-    shape = replace(SHAPES["3x3, stride 2"], x=(5, 9, 6), channels=(8, 8), groups=8)
+    monkeypatch.setattr(strips_kernel, "ITEMS", 64)
+    shape = replace(SHAPES[name], x=(5, 9, 6), channels=(8, 8), groups=8)
     layer = make(shape, torch.float32, generator)
     settings, unit = geometry(layer), plan_of(layer).unit
     assert 1 <= unit < 5
