@@ -61,12 +61,15 @@ def flat_rows(maps: Tensor) -> Tensor:
     return maps.as_strided((samples, height, row - pitch + channels), (height * row, row, 1))
 
 
-def flat_samples(maps: Tensor) -> Tensor:
-    """View of a range as [N, X]: a sample's pixels, and the elements between them, on one axis."""
+def flat_samples(maps: Tensor, cut: int = 1) -> Tensor:
+    """View of a range as [N * cut, X]: the pixels of a part of a sample on one axis.
+
+    X counts the elements between pixels too. Parts are of equal sizes.
+    """
     samples, height, width, channels = maps.shape
     pitch = pitch_of(maps)
-    row = height * width * pitch
-    return maps.as_strided((samples, row - pitch + channels), (row, 1))
+    row = height * width // cut * pitch
+    return maps.as_strided((samples * cut, row - pitch + channels), (row, 1))
 
 
 def split_even_odd(maps: Tensor) -> Tensor:

@@ -216,15 +216,18 @@ def _launch_per_sample(
     splits: range, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
-    num_samples, kernel, maker = x.shape[0], grad_weight_samples_kernel, settings_of_maker(made_by)
-    source, block = flat_samples(x), [tile.pixels, tile.in_channels]
+    kernel, maker = grad_weight_samples_kernel, {"cut": work.cut} | settings_of_maker(made_by)
+    source, block = flat_samples(x, work.cut), [tile.pixels, tile.in_channels]
+    sides = (*layer.in_sides, *layer.out_sides)
+    if work.cut > 1:
+        sides = (1, layer.out_pixels // work.cut) * 2
     if work.kernel == "sample_taps":
         kernel, maker = grad_weight_sample_taps_kernel, {}
         source, block = x, [tile.pixels, 1, 1, tile.in_channels]
     kernel[(work.programs * len(splits),)](
         TensorDescriptor.from_tensor(source, block),
-        TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
-        _sums(partials, tile, taps), _bands(taps), num_samples, *layer.in_sides, *layer.out_sides,
+        TensorDescriptor.from_tensor(flat_samples(dy, work.cut), [tile.pixels, tile.out_channels]),
+        _sums(partials, tile, taps), _bands(taps), x.shape[0] * work.cut, *sides,
         taps.in_channels, taps.channels[1], pitch_of(x), pitch_of(dy), work.splits,
         splits.start, *taps.padding, *taps.dilation,
         **maker, **taps.constants(), FIRST=first, PRECISION=layer.precision,

@@ -23,11 +23,11 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
     return start, tl.maximum(0, stop - start)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=[*SIZES, "cut"])
 def grad_weight_samples_kernel(
     x_desc, dy_desc, sums, bands,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, x_pitch, dy_pitch,
-    splits, range_start, pad_h, pad_w, dil_h, dil_w, source, coefficient,
+    splits, range_start, pad_h, pad_w, dil_h, dil_w, cut, source, coefficient,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -35,6 +35,8 @@ def grad_weight_samples_kernel(
     STAGES: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program sums one tap. A unit is BLOCK_N samples, a step one output that the tap reaches.
+
+    Filters of one tap may take each of `cut` parts of a sample as a sample.
 
     With a MAKER, for filters of one tap, x is made again (remade.py). Samples behind the last are
     then not zeros, those of dy are.
@@ -54,7 +56,8 @@ def grad_weight_samples_kernel(
     if MAKER == "normalize":
         at = normalizer_at(source, c, in_c, BLOCK_C)
     elif MAKER == "gate":
-        gates = gates_at(source, rows, c, num_samples, in_c, BLOCK_C)
+        num_gated = num_samples // cut
+        gates = gates_at(source, rows // cut, c, num_gated, in_c, BLOCK_C)
     for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
         dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
@@ -75,7 +78,7 @@ def grad_weight_samples_kernel(
         w = tl.where(left == 0, home_w, w)
         if MAKER == "gate":  # noqa: SIM102
             if left == 0:  # most steps are of the same samples as the step before
-                gates = gates_at(source, n + rows, c, num_samples, in_c, BLOCK_C)
+                gates = gates_at(source, (n + rows) // cut, c, num_gated, in_c, BLOCK_C)
         left = tl.where(left == 0, share, left)
     store_sum(sums, bands, acc, split, k, tap, c, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
 

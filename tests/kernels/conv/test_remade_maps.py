@@ -45,7 +45,8 @@ LARGE = {  # of every tile that a map in bfloat16 has
     "per sample 512->2048": Layer(200, (7, 7), (512, 2048)),
     "per sample 40->24": Layer(200, (28, 28), (40, 24)),
 }
-SMALL = {"flat": FLAT, "per sample": PER_SAMPLE}
+PARTS = Layer(40, (7, 16), (72, 40))  # halves of samples count as samples
+SMALL = {"flat": FLAT, "per sample": PER_SAMPLE, "parts of samples": PARTS}
 FUNCTIONS = ("", "relu", *ACTIVATIONS)
 REPEATS = 10
 

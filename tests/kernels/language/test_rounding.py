@@ -15,6 +15,7 @@ from tvdnn.kernels.copy import layout
 from tvdnn.kernels.copy.layout import cast, stage
 from tvdnn.kernels.language.rounding import (
     as_stored,
+    clamped_as_stored,
     rectified_as_stored,
     stored,
     stored_reference,
@@ -45,17 +46,23 @@ def launched(x: torch.Tensor, dtype: torch.dtype, precision: str) -> torch.Tenso
 
 @triton.jit
 def _rectified_kernel(
-    bits_ptr: torch.Tensor, y_ptr: torch.Tensor, expected_ptr: torch.Tensor, BLOCK: tl.constexpr
-) -> None:
+    bits_ptr: torch.Tensor, y_ptr: torch.Tensor, expected_ptr: torch.Tensor,
+    CLAMPED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(bits_ptr + offs).to(tl.float32, bitcast=True)
-    tl.store(y_ptr + offs, rectified_as_stored(x, y_ptr.dtype.element_ty))
-    rounded = as_stored(x, y_ptr.dtype.element_ty)
-    y = tl.where(rounded <= 0, 0.0, rounded).to(y_ptr.dtype.element_ty)
+    y = as_stored(x, y_ptr.dtype.element_ty)
+    if CLAMPED:
+        tl.store(y_ptr + offs, clamped_as_stored(x, y_ptr.dtype.element_ty))
+        y = tl.where(y >= 6, 6.0, y)
+    else:
+        tl.store(y_ptr + offs, rectified_as_stored(x, y_ptr.dtype.element_ty))
+    y = tl.where(y <= 0, 0.0, y).to(y_ptr.dtype.element_ty)
     tl.store(expected_ptr + offs, y)
 
 
-def test_values_are_rectified_as_they_are_rounded(device: torch.device) -> None:
+@pytest.mark.parametrize("clamped", [False, True], ids=["relu", "relu6"])
+def test_values_are_rectified_as_they_are_rounded(clamped: bool, device: torch.device) -> None:
     """Of every sign and exponent; on a GPU, by one instruction, with every value of bfloat16."""
     lower = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], device=device)
     upper = torch.arange(0, 1 << 16, 1 if device.type == "cuda" else 64, device=device)
@@ -64,7 +71,7 @@ def test_values_are_rectified_as_they_are_rounded(device: torch.device) -> None:
     block = 1024
     bits = torch.cat([bits, bits.new_zeros(-len(bits) % block)])
     y, expected = torch.empty(2, len(bits), dtype=torch.bfloat16, device=device)
-    _rectified_kernel[(len(bits) // block,)](bits, y, expected, BLOCK=block)
+    _rectified_kernel[(len(bits) // block,)](bits, y, expected, CLAMPED=clamped, BLOCK=block)
     assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
     assert (y != 0).any()
 
