@@ -8,6 +8,7 @@ spread out by the stride. The weight's gradient is in depthwise_grad_weight.py.
 
 from typing import Final
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,7 +18,9 @@ from ..language.channel_ranges import pitch_of
 from ..language.cost import costing
 from ..language.rounding import stored
 from . import cost
+from .batch_stats import MomentCells
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
+from .depthwise_moments import cells_of, strip_moments, strip_moments_reference
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
 from .depthwise_strips import convolve_strips, goes_by_strips
 from .remade import Normalized, remade_reference, settings_of_maker
@@ -61,6 +64,16 @@ def makes_depthwise_input(
         return True
     times = size[0] * size[1] / (stride[0] * stride[1])
     return dilation == (1, 1) and times <= (MOST_TIMES if function in CHEAP else MOST_TIMES / 2)
+
+
+def depthwise_cells(
+    out_sides: Pair, weight_shape: tuple[int, int, int, int], stride: Pair, dilation: Pair,
+    dtype: torch.dtype,
+) -> MomentCells | None:  # fmt: skip
+    """The cells of a layer's output; None where no kernel that makes its input leaves moments."""
+    channels, _, *size = weight_shape
+    leaves = goes_by_strips(channels, (size[0], size[1]), stride, dilation)
+    return cells_of(out_sides) if leaves and dtype == torch.bfloat16 else None
 
 
 @triton.jit(do_not_specialize=["num_rows", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h"])
@@ -142,18 +155,23 @@ def _depthwise_kernel(
 def depthwise_conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str, made_by: Normalized | None = None,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, C] = x [N, H, W, C] convolved with packed [R, S, C], plus bias, float32 [C].
 
     Pairs are (h, w). `suits_depthwise` says which layers the launchers take. x may be what the
-    convolved map is `made_by`, for layers that `makes_depthwise_input` says.
+    convolved map is `made_by`, for layers that `makes_depthwise_input` says. `moments` get those of
+    `cells` of y, as `depthwise_cells` gives them: float32 [N, cells of a map, 2, C].
     """
     if made_by is not None and goes_by_strips(y.shape[3], packed.shape[:2], stride, dilation):
         operands = (x, made_by, packed, bias, y)
-        convolve_strips(*operands, padding=padding, dilation=dilation[1])
+        left = {"moments": moments, "cells": cells}
+        convolve_strips(*operands, padding=padding, dilation=dilation[1], **left)
         return
     where = (stride, (1, 1), padding, dilation)
     _launch(x, packed, bias, y, *where, precision, flipped=False, made_by=made_by)
+    if moments is not None and cells is not None:
+        strip_moments(y, moments, cells=cells)
 
 
 @costing(cost.depthwise_grad_input)
@@ -211,6 +229,7 @@ def _by_channel(packed: Tensor) -> Tensor:
 def depthwise_conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str, made_by: Normalized | None = None,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """Computes `depthwise_conv2d` in torch."""
     x = remade_reference(x, made_by)
@@ -219,6 +238,8 @@ def depthwise_conv2d_reference(
     conv2d_reference(
         x, _by_channel(packed), bias, y, **geometry, groups=groups, precision=precision
     )
+    if moments is not None and cells is not None:
+        strip_moments_reference(y, moments, cells=cells)
 
 
 def depthwise_conv2d_grad_input_reference(

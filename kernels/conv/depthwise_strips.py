@@ -15,6 +15,9 @@ from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
 from ..language.device import num_sms
+from ..language.rounding import as_stored
+from .batch_stats import MomentCells
+from .depthwise_moments import moments_of, with_values
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
 from .remade import Normalized, settings_of_maker
 from .tiles import Pair
@@ -52,7 +55,7 @@ def _add_row(
     ]
 )  # fmt: skip
 def _strips_kernel(
-    x_ptr, packed_ptr, bias_ptr, y_ptr, source, coefficient, num_strips, height, width,
+    x_ptr, packed_ptr, bias_ptr, y_ptr, moments_ptr, source, coefficient, num_strips, height, width,
     out_h, out_w, pairs, pad_h, strip, strips, X_PITCH: tl.constexpr, Y_PITCH: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
     COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
@@ -88,6 +91,8 @@ def _strips_kernel(
     sums = ()
     for _ in tl.static_range(R * COLUMNS):
         sums += (tl.zeros((THREADS, 2), tl.float32),)
+    zero = tl.zeros((THREADS, 2), tl.float32)
+    moments = (zero, zero, zero)
     for i in range(0, strip + R - 1, AT_ONCE):
         rows = ()
         for k in tl.static_range(AT_ONCE):
@@ -111,13 +116,25 @@ def _strips_kernel(
                 inside = done
                 if t >= OUT_INNER:
                     inside = inside & (first + t < out_w)
+                y = as_stored(y, dtype)
                 tl.store(ptrs + t * Y_PITCH, y.to(dtype), mask=inside)
+                if moments_ptr is not None:
+                    if t == 0:
+                        moments = (tl.where(p == top, y, moments[0]), moments[1], moments[2])
+                    moments = with_values(moments, y, inside)
             moved = ()
             for _ in tl.static_range(COLUMNS):
                 moved += (tl.zeros((THREADS, 2), tl.float32),)
             for j in tl.static_range((R - 1) * COLUMNS):
                 moved += (sums[j],)
             sums = moved
+    if moments_ptr is not None:
+        count = (stop - top) * tl.minimum(out_w - first, COLUMNS)
+        mean, square = moments_of(moments, count.to(tl.float32))
+        cell = number.to(tl.int64) * runs + first // COLUMNS
+        ptrs = moments_ptr + cell * 2 * channels + c
+        tl.store(ptrs, mean, mask=mask)
+        tl.store(ptrs + channels, square, mask=mask)
 
 
 def goes_by_strips(channels: int, size: Pair, stride: Pair, dilation: Pair) -> bool:
@@ -128,25 +145,27 @@ def goes_by_strips(channels: int, size: Pair, stride: Pair, dilation: Pair) -> b
 
 def convolve_strips(
     x: Tensor, made_by: Normalized, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    padding: Pair, dilation: int,
+    padding: Pair, dilation: int, moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, C] = the map that x [N, H, W, C] makes, convolved with packed [R, S, C].
 
-    Plus bias, float32 [C]. `dilation` is that of columns. All but bias are bfloat16.
+    Plus bias, float32 [C]. `dilation` is that of columns. All else are bfloat16. `moments` get
+    those of `cells` of y, as `strip_moments` makes them.
     """
     (samples, out_h, out_w, channels), (size_r, size_s, _) = y.shape, packed.shape
     width = _width_of(channels // 2)
-    columns = run_of(out_w, most=8 if size_r <= UNROLLED else 7)
+    columns = run_of(out_w)
     tiles = cdiv(out_w, columns) * cdiv(channels // 2, width)
     rows = THREADS // width
     strip = _strip_of(out_h, size_r, lambda strips: cdiv(samples * strips, rows) * tiles)
+    strip = strip if cells is None else cells.box[1]
     strips = cdiv(out_h, strip)
     runs = settings_of_runs(x.shape[2], out_w, columns, size_s, 1, 1, padding[1], dilation)
     maker = settings_of_maker(made_by)
     del runs["STRIDE_W"]
     _strips_kernel[(cdiv(samples * strips, rows) * tiles,)](
-        x, packed, bias, y, maker["source"], maker["coefficient"], samples * strips, x.shape[1],
-        x.shape[2], out_h, out_w, channels // 2, padding[0], strip, strips,
+        x, packed, bias, y, moments, maker["source"], maker["coefficient"], samples * strips,
+        x.shape[1], x.shape[2], out_h, out_w, channels // 2, padding[0], strip, strips,
         X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y), R=size_r, **runs, FUNCTION=maker["FUNCTION"],
         AT_ONCE=size_r if size_r <= UNROLLED else 1,
         THREADS=THREADS, WIDTH=width, num_warps=THREADS // 32,

@@ -10,13 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from ..graph import Op, Use
+from ..kernels.conv.batch_stats import MomentCells
+from ..kernels.conv.depthwise import depthwise_cells
 from ..kernels.conv.depthwise_grad_weight import depthwise_plan
 from .builder import Builder
 from .conv import add_grad_bias, add_weight_sums
 from .conv_launches import LAUNCHES, filter_of
-from .conv_sizes import filter_shape
-from .operator import STRIDED_BY_WORDS, Launch, Operator, launches
+from .conv_sizes import filter_shape, sides_of
+from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Launch, Operator, launches
 from .remade_maps import made_by_of, source_read_by
+from .statistics import add_cells
 
 GEOMETRY = ("stride", "padding", "dilation")
 
@@ -24,9 +27,21 @@ GEOMETRY = ("stride", "padding", "dilation")
 def forward(b: Builder, op: Op) -> None:
     beside, params, attrs = _made(b, op)
     reads = (Use(b.input_of(op)), _pack(b, op, f"packed {op.name}"), *beside)
-    writes, flops = (Use(b.new_output(op)),), _flops(b, op)
+    writes, flops = [Use(b.new_output(op))], _flops(b, op)
+    cells = _moment_cells(b, op) if op.output in b.normalized else None
+    moments = None if cells is None else add_cells(b, op, cells)
+    if moments is not None:
+        writes.append(moments)
+        attrs = {**attrs, "cells": cells}
     params = (op.params[1], *params)
     b.add_pass(op, "forward", reads, writes, params=params, flops=flops, attrs=attrs)
+
+
+def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
+    """The cells of the output whose mean and M2 the kernel may leave."""
+    geometry, dtype = (op.attrs["stride"], op.attrs["dilation"]), TORCH_DTYPES[b.dtype]
+    sides = sides_of(b, b.buffer_of[op.output])
+    return depthwise_cells(sides, filter_shape(b, op), *geometry, dtype)
 
 
 def _made(b: Builder, op: Op) -> tuple[tuple[Use, ...], tuple[str, ...], Mapping[str, Any]]:
@@ -71,7 +86,9 @@ def _run_pack(a: Launch) -> None:
 
 def _run_forward(a: Launch) -> None:
     settings = a.settings(*GEOMETRY) | {"precision": a.stored} | _maker_of(a, a.params[1:])
-    a.kernels.depthwise_conv2d(*a.reads[:2], a.params[0], a.writes[0], **settings)
+    y, *moments = a.writes
+    left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
+    a.kernels.depthwise_conv2d(*a.reads[:2], a.params[0], y, **settings, **left)
 
 
 def _run_grad_weight(a: Launch) -> None:

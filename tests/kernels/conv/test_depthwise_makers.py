@@ -14,8 +14,10 @@ from tests.kernels.conv.conv_layers import PARTIAL_TOLERANCE, TOLERANCE, Layer, 
 from tests.kernels.numerics import as_range, poisoned, poisoned_like, rms_error
 from tvdnn.kernels.conv import depthwise as own
 from tvdnn.kernels.conv import depthwise_grad_weight as sums_kernel
+from tvdnn.kernels.conv import depthwise_moments as cells_of_strips
 from tvdnn.kernels.conv import depthwise_strips as strips
 from tvdnn.kernels.conv import depthwise_strips_grad_weight as strips_sums
+from tvdnn.kernels.conv.depthwise_moments import strip_moments_reference
 from tvdnn.kernels.conv.remade import Normalized
 from tvdnn.kernels.norm.batch_norm import batch_norm
 
@@ -45,6 +47,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strips_sums, "LEAST_STRIP", 2)
     monkeypatch.setattr(strips_sums, "MOST_STRIP", 4)
     monkeypatch.setattr(strips, "MOST_STRIP", 4)
+    monkeypatch.setattr(cells_of_strips, "MOST_STRIP", 5)
 
 
 def settings_of(layer: Layer) -> dict[str, Any]:
@@ -112,6 +115,40 @@ def test_what_is_made_of_may_be_a_range(name: str, generator: torch.Generator) -
     wide = as_range(layer.x)
     assert torch.equal(output_of(layer, wide, made_by), output_of(layer, layer.x, made_by))
     assert torch.equal(sums_of(layer, wide, made_by), sums_of(layer, layer.x, made_by))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_moments_are_those_of_the_stored_map(name: str, generator: torch.Generator) -> None:
+    """The kernel that makes its input leaves them, and another finds them in a map. A cut is none.
+
+    They are about the means, which are far from 0.
+    """
+    layer = make(SHAPES[name], torch.bfloat16, generator)
+    channels, geometry = layer.x.shape[3], settings_of(layer)
+    made_by = maker_of(channels, "relu6", generator)
+    cells = own.depthwise_cells(
+        layer.dy.shape[1:3], (channels, 1, *layer.shape.size), geometry["stride"],
+        geometry["dilation"], layer.x.dtype,
+    )  # fmt: skip
+    assert (cells is None) == ("stride" in name)
+    if cells is None:
+        return
+    packed = layer.weight[:, 0].permute(1, 2, 0).to(layer.x.dtype).contiguous()
+    bias = layer.bias + 30
+    found = []
+    for x, maker in ((layer.x, made_by), (normalized(layer.x, made_by), None)):
+        for cut in (0, 1):
+            y, shape = poisoned_like(layer.dy), cells.shape(len(x), channels)
+            moments = poisoned(shape, torch.float32, x.device)
+            for part in (slice(0, cut), slice(cut, len(x))):
+                left = {"moments": moments[part], "cells": cells, "made_by": maker}
+                settings = {**geometry, "precision": "ieee", **left}
+                own.depthwise_conv2d(x[part], packed, bias, y[part], **settings)
+            found.append(moments)
+    assert all(torch.equal(each, found[0]) for each in found)
+    exact = poisoned_like(found[0])
+    strip_moments_reference(y, exact, cells=cells)
+    assert torch.allclose(found[0], exact, rtol=1e-4, atol=1e-4)
 
 
 def test_nan_stays_where_its_windows_are(generator: torch.Generator) -> None:
