@@ -66,16 +66,16 @@ def frozen_norm() -> nn.Module:
     return net
 
 
-def chain(kernel: int = 1, **settings: int) -> nn.Module:
+def chain(kernel: int = 1, activation: nn.Module | None = None, **settings: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), activation or nn.ReLU(),
         nn.Conv2d(16, 16, kernel, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
 
 
-def test_pointwise_convolutions_make_what_they_alone_read() -> None:
-    # backward, each block's last convolution and its first; a gate of 20 channels fills no 16 bytes
-    expected = ["normalize", "gate", "normalize", "normalize", "normalize"]
+def test_convolutions_make_what_they_alone_read() -> None:
+    # backward, each block's last convolution and those before; 20 channels fill no 16 bytes
+    expected = ["normalize", "gate", *["normalize"] * 5]
     assert makers(graph_of(Inverted())) == expected
     assert makers(graph_of(Inverted()), "forward") == expected[::-1]
     for role in ("forward", "grad_weight"):
@@ -89,6 +89,9 @@ def test_pointwise_convolutions_make_what_they_alone_read() -> None:
         (chain(3, padding=1), {}),
         (chain(stride=2), {}),
         (chain(groups=4), {}),
+        (chain(7, padding=3, groups=16), {}),
+        (chain(3, padding=1, groups=16, activation=nn.Sigmoid()), {}),
+        (chain(5, stride=2, groups=16, activation=nn.SiLU()), {}),
         (chain(), {"dtype": "tf32"}),
         (chain(), {"dtype": "fp32"}),
         (chain(), {"remakes_maps": False}),
@@ -102,6 +105,9 @@ def test_pointwise_convolutions_make_what_they_alone_read() -> None:
         "3x3",
         "stride",
         "groups",
+        "depthwise 7x7",
+        "depthwise behind a sigmoid",
+        "depthwise by 2 behind an exponential",
         "tf32",
         "fp32",
         "not asked",
