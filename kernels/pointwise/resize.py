@@ -35,9 +35,10 @@ def _place(out, scale, MODE: tl.constexpr):
     """Where output pixels lie among the input's."""
     place = out.to(tl.float32)
     if MODE == "bilinear":
-        return tl.maximum(tl.fma(place + 0.5, scale, -0.5), 0.0)
+        place = tl.maximum(tl.fma(place + 0.5, scale, -0.5), 0.0)
     else:
-        return place * scale
+        place = place * scale
+    return place
 
 
 @triton.jit
