@@ -25,8 +25,8 @@ MODES: Final = ("nearest", "bilinear", "corners")  # the last is bilinear with a
 SLACK: Final = 0.01  # rounding error of a position, at most, in pixels
 OUT_ROWS: Final = 8  # rows of y that one program computes, of large maps
 ROWS: Final = 4  # rows of dx that one program computes, of large maps
-PROGRAMS: Final = 512  # programs that large maps keep busy
-UNROLL: Final = 4  # loads of a gradient's window that are in flight together
+PROGRAMS: Final = 1024  # programs that compute large maps, at least
+UNROLL: Final = 4  # loads of a gradient's window that are in flight together, at most
 Scales = tuple[float, float]  # (h, w)
 
 
@@ -63,9 +63,12 @@ def _load(x_row, w, c, pitch, mask):
 
 
 @triton.jit
-def _store(ptrs, values, inside, c, channels, PRECISION: tl.constexpr, STORED: tl.constexpr):
-    """Store the channels of pixels inside the map. Zeros fill up whole multiples of STORED."""
-    if STORED > 1:
+def _store(
+    ptrs, values, inside, c, channels,
+    PRECISION: tl.constexpr, STORED: tl.constexpr, FILLED: tl.constexpr,
+):  # fmt: skip
+    """Store the channels of pixels inside the map, and with FILLED zeros up to whole STORED."""
+    if FILLED:
         values = tl.where(c < channels, values, 0.0)
     mask = inside & (c < tl.cdiv(channels, STORED) * STORED)
     tl.store(ptrs, stored(values, ptrs.dtype.element_ty, PRECISION), mask=mask)
@@ -75,7 +78,7 @@ def _store(ptrs, values, inside, c, channels, PRECISION: tl.constexpr, STORED: t
 def _resize_kernel(
     x_ptr, y_ptr, height, width, out_height, out_width, x_pitch, y_pitch, scale_h, scale_w,
     first_row, channels, tiles_w, tiles_c, MODE: tl.constexpr, PRECISION: tl.constexpr,
-    WORD: tl.constexpr, OUT_WORD: tl.constexpr, STORED: tl.constexpr,
+    WORD: tl.constexpr, OUT_WORD: tl.constexpr, STORED: tl.constexpr, FILLED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program computes ROWS rows of y. WORD and OUT_WORD divide the pitches of x and of y."""
@@ -102,7 +105,7 @@ def _resize_kernel(
             last_h = h
         y = above if MODE == "nearest" else _between(above, below, share_h)
         ptrs = y_ptr + out_h.to(tl.int64) * (out_width * y_pitch) + (out_w * y_pitch + c)
-        _store(ptrs, y, out_w < out_width, c, channels, PRECISION, STORED)
+        _store(ptrs, y, out_w < out_width, c, channels, PRECISION, STORED, FILLED)
 
 
 @triton.jit
@@ -128,7 +131,7 @@ def _resize_grad_kernel(
     dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch, scale_h, scale_w,
     inverse_h, inverse_w, offset_h, offset_w, window_h, window_w, first_row, rows,
     channels, tiles_w, tiles_c, MODE: tl.constexpr, PRECISION: tl.constexpr,
-    WORD: tl.constexpr, OUT_WORD: tl.constexpr, STORED: tl.constexpr,
+    WORD: tl.constexpr, OUT_WORD: tl.constexpr, STORED: tl.constexpr, FILLED: tl.constexpr,
     ROWS: tl.constexpr, UNROLL: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program computes ROWS rows of dx, and sums along each row of dy in their windows once.
@@ -163,7 +166,7 @@ def _resize_grad_kernel(
     for t in tl.static_range(ROWS):
         ptrs = row(dx_ptr, n, h + t, height, width, x_pitch) + (w * x_pitch + c)
         inside = (w < width) & (h + t < height)
-        _store(ptrs, sums[t], inside, c, channels, PRECISION, STORED)
+        _store(ptrs, sums[t], inside, c, channels, PRECISION, STORED, FILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ def resize(
     launch(
         _resize_kernel, operands, samples * cdiv(out_height, count), out_width, channels,
         MODE=mode, PRECISION=precision, WORD=word_of(x), OUT_WORD=word_of(y),
-        STORED=_stored_word(y, padded=padded), ROWS=count,
+        **_stored_words(y, padded=padded), ROWS=count,
     )  # fmt: skip
 
 
@@ -219,14 +222,16 @@ def resize_grad(
     launch(
         _resize_grad_kernel, operands, samples * cdiv(height, count), width, channels,
         MODE=mode, PRECISION=precision, WORD=word_of(dx), OUT_WORD=word_of(dy),
-        STORED=_stored_word(dx, padded=padded), ROWS=count, UNROLL=UNROLL,
+        **_stored_words(dx, padded=padded), ROWS=count,
+        UNROLL=UNROLL if window_w.size >= UNROLL else 2,
     )  # fmt: skip
 
 
-def _stored_word(maps: Tensor, *, padded: bool) -> int:
-    """Channels that are stored together: those of a load, unless others lie among them."""
-    word = word_of(maps)
-    return word if padded else gcd(word, maps.shape[-1])
+def _stored_words(maps: Tensor, *, padded: bool) -> dict[str, int]:
+    """Channels that are stored together, those of a load unless others lie among them."""
+    word, channels = word_of(maps), maps.shape[-1]
+    stored = word if padded else gcd(word, channels)
+    return {"STORED": stored, "FILLED": channels % stored > 0}
 
 
 def _windows(sides: tuple[int, int], y: Tensor, mode: str, scales: Scales) -> Iterator[PixelRange]:

@@ -66,7 +66,7 @@ COMPILED = (
     *at([(2, 14, 14, 64)], over(mode=MODES)),
     At((2, 14, 14, 21), {"mode": "bilinear"}),
     # large enough that a program computes several rows
-    *at([(8, 120, 120, 21)], over(mode=MODES, by=[8], padded=[True], dtype=TYPES)),
+    *at([(32, 120, 120, 21)], over(mode=MODES, by=[8], padded=[True], dtype=TYPES)),
 )
 ONE = {"dtype": F32, "by": 1, "scales": (1, 1)}
 BY_MODE = checked(mode=MODES, dtype=TYPES)
