@@ -6,6 +6,7 @@ The device is the CPU for Triton's interpreter, the meta device to compile, a GP
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import nan, prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ Shape = tuple[int, ...]
 
 def whole(output: Tensor) -> Tensor:
     return output
+
+
+def padding_beside(channels: int, *, padded: bool = False, **_: Any) -> dict[str, Shape]:
+    """The settings of an operand that lies in front of the channels of a padded map, if `padded`.
+
+    Other settings of a launch do not matter.
+    """
+    return {"beside": (0, -channels % 8)} if padded else {}
 
 
 @dataclass(frozen=True, slots=True)

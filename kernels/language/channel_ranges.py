@@ -3,6 +3,7 @@
 The pitch of a range is the number of elements from one pixel to the next.
 """
 
+from math import gcd
 from typing import Final
 
 from torch import Tensor
@@ -31,6 +32,14 @@ def is_aligned(sides: tuple[int, int], channels: int, pitch: int, itemsize: int)
     Only channels tell so of maps of one pixel: the pitch of a single sample is not known.
     """
     return (pitch if sides != (1, 1) else channels) * itemsize % ALIGNMENT == 0
+
+
+def word_of(maps: Tensor) -> int:
+    """Elements of the longest load, at most 16 bytes, whose whole multiples start each pixel.
+
+    Such loads may go past the last channel. They end within the pixel's pitch.
+    """
+    return gcd(ALIGNMENT // maps.element_size(), pitch_of(maps), maps.storage_offset())
 
 
 def padded_channels(channels: int, itemsize: int) -> int:

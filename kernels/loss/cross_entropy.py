@@ -6,6 +6,7 @@ spread evenly over all classes. Launchers write partial sums as pairs, the loss 
 its mean. `loss_total` adds them in a fixed order.
 """
 
+from math import gcd
 from typing import Final
 
 import torch
@@ -13,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.channel_ranges import pitch_of, word_of
 from .logits import (
     load_logits,
     spread_of_row,
@@ -25,7 +27,6 @@ ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no
 LANES: Final = 128  # threads that share a row of more than ROWS_TILE logits
 LOADS: Final = 16  # logits of a thread that are in flight together
 MOST_ROWS: Final = 64  # rows of a program, at most
-ALIGNMENT: Final = 16  # largest divisor of a row's classes that kernels are compiled for
 PIXELS_TILE: Final = 2048  # logits of a step over pixels
 PIXEL_STEPS: Final = 8  # steps of a program
 PIXEL_WARPS: Final = 4
@@ -60,14 +61,14 @@ def _terms(
 
 @triton.jit(do_not_specialize=["ignore_index"])
 def _row_kernel(
-    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_classes, ignore_index, smoothing,
-    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
-    LOADS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
+    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_classes, pitch, ignore_index,
+    smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+    LOADS: tl.constexpr, BLOCK: tl.constexpr, WORD: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """A program computes one row. DIVISOR divides num_classes, which gives the rows' alignment."""
+    """A program computes one row. WORD divides the pitch, DIVISOR the number of classes."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64)
-    row_ptr = logits_ptr + n * num_classes
+    row_ptr = logits_ptr + n * (pitch // WORD * WORD)
     top, total = top_and_total_of_row(row_ptr, num_classes, LOADS, BLOCK)
     log_total, spread = tl.log(total), 0.0
     if SMOOTHED:
@@ -85,12 +86,17 @@ def _row_kernel(
 
 @triton.jit
 def _terms_of_rows(
-    logits_ptr, target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, smoothing,
-    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
+    logits_ptr, target_ptr, weight_ptr, count, num_classes, pitch, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WORD: tl.constexpr,
 ):  # fmt: skip
-    """Losses, divisors, logarithms of summed exponentials [ROWS] of rows n, each in one block."""
-    row_ptrs, classes = logits_ptr + n * num_classes, tl.arange(0, BLOCK)
-    x = load_logits(row_ptrs, classes, mask_n, num_classes)
+    """Losses, divisors, logarithms of summed exponentials of `count` rows from the pointers on.
+
+    Each is [ROWS]. A row is one block. WORD divides the pitch, which gives the rows' alignment.
+    """
+    n, classes = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    row_ptrs, mask_n = logits_ptr + n.to(tl.int64) * (pitch // WORD * WORD), n < count
+    x = load_logits(row_ptrs, classes, mask_n, num_classes, WORD)
     top, log_total = top_and_log_total(x)
     spread = 0.0
     if SMOOTHED:
@@ -104,43 +110,47 @@ def _terms_of_rows(
 
 @triton.jit(do_not_specialize=["num_samples", "ignore_index"])
 def _rows_kernel(
-    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_samples, num_classes,
+    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_samples, num_classes, pitch,
     ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WORD: tl.constexpr,
 ):  # fmt: skip
     """A program computes ROWS rows, each in one block."""
-    num_classes = num_classes // DIVISOR * DIVISOR
-    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    mask_n = n < num_samples
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    count = tl.minimum(num_samples - first, ROWS).to(tl.int32)
     loss, divisor, lse = _terms_of_rows(
-        logits_ptr, target_ptr, weight_ptr, n, mask_n, num_classes, ignore_index, smoothing,
-        WEIGHTED, SMOOTHED, BLOCK,
+        logits_ptr + first * (pitch // WORD * WORD), target_ptr + first, weight_ptr, count,
+        num_classes, pitch, ignore_index, smoothing, WEIGHTED, SMOOTHED, ROWS, BLOCK, WORD,
     )  # fmt: skip
-    tl.store(terms_ptr + 2 * n, loss, mask=mask_n)
-    tl.store(terms_ptr + 2 * n + 1, divisor, mask=mask_n)
-    tl.store(lse_ptr + n, lse, mask=mask_n)
+    n = tl.arange(0, ROWS)
+    mask_n = n < count
+    tl.store(terms_ptr + 2 * first + 2 * n, loss, mask=mask_n)
+    tl.store(terms_ptr + 2 * first + 2 * n + 1, divisor, mask=mask_n)
+    tl.store(lse_ptr + first + n, lse, mask=mask_n)
 
 
 @triton.jit(do_not_specialize=["num_pixels", "ignore_index", "splits"])
 def _pixels_kernel(
-    logits_ptr, target_ptr, weight_ptr, partials_ptr, num_pixels, num_classes, splits,
+    logits_ptr, target_ptr, weight_ptr, partials_ptr, num_pixels, num_classes, pitch, splits,
     ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
-    STEPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
+    STEPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WORD: tl.constexpr,
 ):  # fmt: skip
     """A program sums STEPS * ROWS pixels of one sample. The logits of each are one block."""
-    num_classes = num_classes // DIVISOR * DIVISOR
     sample, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    pitch = pitch // WORD * WORD
     first = split * (STEPS * ROWS)
+    logits_ptr += (sample * num_pixels + first) * pitch
+    target_ptr += sample * num_pixels + first
     losses = tl.zeros((ROWS,), tl.float32)
     divisors = tl.zeros((ROWS,), tl.float32)
     for start in range(first, tl.minimum(first + STEPS * ROWS, num_pixels), ROWS):
-        pixels = start + tl.arange(0, ROWS)
         loss, divisor, _ = _terms_of_rows(
-            logits_ptr, target_ptr, weight_ptr, sample * num_pixels + pixels, pixels < num_pixels,
-            num_classes, ignore_index, smoothing, WEIGHTED, SMOOTHED, BLOCK,
+            logits_ptr, target_ptr, weight_ptr, num_pixels - start, num_classes, pitch,
+            ignore_index, smoothing, WEIGHTED, SMOOTHED, ROWS, BLOCK, WORD,
         )  # fmt: skip
         losses += loss
         divisors += divisor
+        logits_ptr += ROWS * pitch
+        target_ptr += ROWS
     partials_ptr += 2 * (sample * splits + split)
     tl.store(partials_ptr, tl.sum(losses, 0))
     tl.store(partials_ptr + 1, tl.sum(divisors, 0))
@@ -183,21 +193,20 @@ def cross_entropy_rows(
     samples, classes = logits.shape
     if samples == 0:
         return
-    divisor = min(classes & -classes, ALIGNMENT)
-    flags = _flags(weight, smoothing)
+    flags, word, pitch = _flags(weight, smoothing), word_of(logits), pitch_of(logits)
     if classes > ROWS_TILE:
-        vector = min(divisor, 16 // logits.element_size())
+        vector = gcd(classes, 16 // logits.element_size())
         _row_kernel[(samples,)](
-            logits, target, weight, terms, lse, classes, ignore_index, smoothing, **flags,
-            LOADS=max(LOADS // vector, 2), BLOCK=LANES * vector, DIVISOR=divisor,
+            logits, target, weight, terms, lse, classes, pitch, ignore_index, smoothing, **flags,
+            LOADS=max(LOADS // vector, 2), BLOCK=LANES * vector, WORD=word, DIVISOR=vector,
             num_warps=LANES // 32,
         )  # fmt: skip
         return
     block = triton.next_power_of_2(classes)
     rows = min(ROWS_TILE // block, MOST_ROWS)
     _rows_kernel[(triton.cdiv(samples, rows),)](
-        logits, target, weight, terms, lse, samples, classes, ignore_index, smoothing,
-        **flags, ROWS=rows, BLOCK=block, DIVISOR=divisor, num_warps=1,
+        logits, target, weight, terms, lse, samples, classes, pitch, ignore_index, smoothing,
+        **flags, ROWS=rows, BLOCK=block, WORD=word, num_warps=1,
     )  # fmt: skip
 
 
@@ -215,9 +224,9 @@ def cross_entropy_pixels(
         return
     splits = pixel_splits(pixels, classes)
     _pixels_kernel[(samples, splits)](
-        logits, target, weight, partials, pixels, classes, splits, ignore_index, smoothing,
-        **_flags(weight, smoothing), STEPS=PIXEL_STEPS, ROWS=_pixel_rows(classes),
-        BLOCK=triton.next_power_of_2(classes), DIVISOR=min(classes & -classes, ALIGNMENT),
+        logits, target, weight, partials, pixels, classes, pitch_of(logits), splits,
+        ignore_index, smoothing, **_flags(weight, smoothing), STEPS=PIXEL_STEPS,
+        ROWS=_pixel_rows(classes), BLOCK=triton.next_power_of_2(classes), WORD=word_of(logits),
         num_warps=PIXEL_WARPS,
     )  # fmt: skip
 

@@ -68,11 +68,18 @@ def spread_of_row(
 
 
 @triton.jit
-def load_logits(row_ptrs, classes, mask_n, num_classes) -> tl.tensor:
-    """Rows of logits in one block, float32 [ROWS, BLOCK]; -inf outside them."""
-    mask = (classes < num_classes)[None, :] & mask_n[:, None]
+def load_logits(row_ptrs, classes, mask_n, num_classes, WORD: tl.constexpr) -> tl.tensor:
+    """Rows of logits in one block, float32 [ROWS, BLOCK]; -inf outside them.
+
+    Rows start at multiples of WORD elements. Whole words are loaded: what lies behind a row's last
+    class may be anything.
+    """
+    mask = (classes < tl.cdiv(num_classes, WORD) * WORD)[None, :] & mask_n[:, None]
     ptrs = row_ptrs[:, None] + classes[None, :]
-    return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
+    x = tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
+    if WORD > 1:
+        x = tl.where((classes < num_classes)[None, :], x, float("-inf"))
+    return x
 
 
 @triton.jit
@@ -80,6 +87,13 @@ def top_and_log_total(x) -> tuple[tl.tensor, tl.tensor]:
     """The largest logit, and log(sum exp(x - largest)), of each of the rows x [ROWS, BLOCK]."""
     top = tl.max(x, 1)
     return top, tl.log(tl.sum(_exponentials(x, _shift(top)[:, None]), 1))
+
+
+@triton.jit
+def exponentials_of_rows(x) -> tuple[tl.tensor, tl.tensor]:
+    """exp(x - largest) of rows x [ROWS, BLOCK], and the sums of the rows [ROWS]."""
+    exponentials = _exponentials(x, _shift(tl.max(x, 1))[:, None])
+    return exponentials, tl.sum(exponentials, 1)
 
 
 @triton.jit

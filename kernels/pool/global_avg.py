@@ -32,9 +32,9 @@ def _place(
     return tile, tl.arange(0, BLOCK_P)[:, None], c, c < channels // ALIGN * ALIGN
 
 
-@triton.jit(do_not_specialize=["pixels", "tiles_c"])
-def _avg_kernel(
-    x_ptr, y_ptr, pixels, channels, x_pitch, y_pitch, tiles_c,
+@triton.jit(do_not_specialize=["pixels", "divisor", "tiles_c"])
+def _sums_kernel(
+    x_ptr, y_ptr, pixels, divisor, channels, x_pitch, y_pitch, tiles_c,
     PRECISION: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -48,7 +48,7 @@ def _avg_kernel(
     for level in tl.static_range(1, 14):
         if BLOCK_P >> level > 0:
             total = tl.sum(tl.reshape(total, (2, BLOCK_P >> level, BLOCK_C)), 0)
-    y = total / pixels.to(tl.float32)  # [1, BLOCK_C]
+    y = total / divisor.to(tl.float32)  # [1, BLOCK_C]
     tl.store(y_ptr + n * y_pitch + c, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask_c)
 
 
@@ -69,12 +69,17 @@ def _avg_grad_kernel(
 
 def global_avg(x: Tensor, y: Tensor, precision: str) -> None:
     """y [N, 1, 1, C] = the mean of each channel of x [N, H, W, C]."""
+    sum_pixels(x, y, x.shape[1] * x.shape[2], precision)
+
+
+def sum_pixels(x: Tensor, y: Tensor, divisor: int, precision: str) -> None:
+    """y [N, 1, 1, C] = the sum of each channel of x [N, H, W, C] over the divisor."""
     samples, pixels, channels, tile = _tile(x, y)
     if samples == 0:
         return
     tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
-    _avg_kernel[(samples * tiles_c,)](
-        x, y, pixels, channels, pitch_of(x), pitch_of(y), tiles_c, PRECISION=precision,
+    _sums_kernel[(samples * tiles_c,)](
+        x, y, pixels, divisor, channels, pitch_of(x), pitch_of(y), tiles_c, PRECISION=precision,
         STAGES=3 if tile["ALIGN"] >= 8 else 1, **tile,
     )  # fmt: skip
 

@@ -1,12 +1,15 @@
 """Networks of 16 channels or more that fill no whole 16 bytes, whose maps are padded."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.networks.case import EXACT, HALF, LEAST, MOVED, STORED, TENSOR, NetworkCase, Run
 
-SHAPE, CLASSES = (3, 8, 8), 4
+SHAPE, CLASSES, OBJECTS = (3, 8, 8), 4, 21
 
 
 def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Module:
@@ -95,13 +98,51 @@ class Shuffled(nn.Module):
         return z
 
 
+class Segmentation(nn.Module):
+    """FCN's end (Long et al. 2015): classes of coarse pixels, resized to those of the image."""
+
+    def __init__(self, mode: str = "bilinear") -> None:
+        super().__init__()
+        self.mode = mode
+        self.coarse, self.pooled = _conv(3, 16, 3, 2), nn.Conv2d(16, 8, 1)
+        self.last = nn.Conv2d(24, OBJECTS, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.coarse(x))
+        means = torch.relu(self.pooled(x.mean((2, 3), keepdim=True)))
+        wide = functional.interpolate(means, size=x.shape[2:], mode="bilinear")
+        return functional.interpolate(
+            self.last(torch.cat((x, wide), 1)), scale_factor=2.0, mode=self.mode
+        )
+
+
+class Pixels(nn.Module):
+    """Classes of pixels that a convolution makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = _conv(3, 16), nn.Conv2d(16, OBJECTS, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(torch.relu(self.first(x)))
+        return y
+
+
 TRITON = Run("bf16", "triton", samples=3, steps=1)
 POLICIES = (MOVED, STORED, LEAST, {"policy": "superneurons:memory"})
+OF_PIXELS: dict[str, Any] = {"classes": OBJECTS, "pixels": True, "policies": POLICIES}
 NETWORKS = {
     "two resolutions": NetworkCase(
         Resolutions, SHAPE, runs=(EXACT, HALF, TRITON), policies=POLICIES
     ),
     "parts of 17": NetworkCase(Parts, SHAPE, runs=(EXACT, TRITON), policies=POLICIES),
     "growing": NetworkCase(Growing, SHAPE, runs=(EXACT, TENSOR, TRITON), policies=POLICIES),
+    "segmentation": NetworkCase(
+        Segmentation, SHAPE, runs=(EXACT, HALF, TENSOR, TRITON), **OF_PIXELS
+    ),
+    "nearest segmentation": NetworkCase(
+        partial(Segmentation, "nearest"), SHAPE, runs=(TRITON,), **OF_PIXELS
+    ),
+    "pixels of 21 classes": NetworkCase(Pixels, SHAPE, runs=(EXACT, TRITON), **OF_PIXELS),
     "shuffled": NetworkCase(Shuffled, SHAPE, runs=(EXACT, TRITON), policies=POLICIES),
 }

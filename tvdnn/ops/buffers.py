@@ -30,8 +30,8 @@ class Buffers:
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
     # By name of a view, the buffer or range that it is of.
     views: dict[str, str] = field(default_factory=dict)
-    # The buffers that are padded maps.
-    padded_maps: set[str] = field(default_factory=set)
+    # By buffer that is a padded map, the channels in front of the padding.
+    padded_maps: dict[str, int] = field(default_factory=dict)
     # By value, the buffer, range or view that holds it.
     buffer_of: dict[str, str] = field(default_factory=dict)
     # By buffer, the values that lie in it, wholly or in a range.
@@ -98,12 +98,17 @@ class Buffers:
         home = self.add_map(name, (*shape[:-1], width), kind, most_rows=most_rows)
         if width == shape[-1]:
             return home
-        self.padded_maps.add(home)
+        self.padded_maps[home] = shape[-1]
         return self.add_range(home, (0, shape[-1]))
 
     def is_beside(self, use: Use) -> bool:
         """Whether other values may lie beside the channels of a resolved use."""
-        return use.channels is not None and use.buffer not in self.padded_maps
+        own = (0, self.padded_maps.get(use.buffer, 0))
+        return use.channels is not None and use.channels != own
+
+    def padding(self, name: str) -> dict[str, bool]:
+        """`padded`: whether what follows a name's channels up to a whole word holds no values."""
+        return {"padded": not self.is_beside(self.resolved(Use(name)))}
 
     def pitch(self, name: str) -> int:
         """Channels from one pixel to the next of a buffer, range or view."""

@@ -13,6 +13,7 @@ from ..graph import Kind, Network, Op, Param, Use, Value
 from ..kernels.loss.cross_entropy import pixel_splits
 from ..kernels.loss.per_element import FUNCTIONS, element_splits
 from .builder import Builder, whole
+from .concat_views import WORD, StridedSupport
 from .operator import Launch, Operator
 from .row_tiles import tiles_by_pixel
 
@@ -145,7 +146,9 @@ def backward(b: Builder, op: Op) -> None:
     logits, target = (b.buffer_of[name] for name in op.inputs[:2])
     lse = (Use(_lse(op)),) if _lse(op) in b.buffers else ()
     reads = (Use(logits), Use(target), whole(b.buffer_of[op.output]), *lse)
-    b.add_pass(op, "grad_input", reads, (Use(b.new_grad(op.inputs[0])),), params=op.params)
+    dx = b.new_grad(op.inputs[0])
+    attrs = b.padding(dx)
+    b.add_pass(op, "grad_input", reads, (Use(dx),), params=op.params, attrs=attrs)
 
 
 def _lse(op: Op) -> str:
@@ -175,7 +178,7 @@ def _run_grad_input(a: Launch) -> None:
     rows = logits.flatten(1) if lse else logits.flatten(0, -2)
     known = (rows, target.flatten(), a.params[0], lse[0] if lse else None, total)
     operands = (*known, a.control.scale, a.writes[0].view_as(rows))
-    a.kernels.cross_entropy_grad(*operands, **a.settings(*_ROW), precision=a.stored)
+    a.kernels.cross_entropy_grad(*operands, **a.settings(*_ROW, "padded"), precision=a.stored)
 
 
 def _run_elements(function: str, a: Launch) -> None:
@@ -211,6 +214,8 @@ CROSS_ENTROPY = Operator(
     backward,
     {"rows": _run_rows, "pixels": _run_pixels, "total": _run_total, "grad_input": _run_grad_input},
     saves={"input"},
+    # Ranges amid words would be loaded and stored by single logits.
+    strided=StridedSupport(frozenset({"input"}), WORD),
     row_tiles=tiles_by_pixel,
 )
 ELEMENT_LOSSES = tuple(map(_of_elements, FUNCTIONS))

@@ -3,6 +3,7 @@
 TMA moves only such maps, and loads of 16 bytes want them. A map of 18 channels that a convolution
 makes or reads lies in the first 18 of 24, as a range of channels. The others have no meaning. The
 weight's gradient of 18->18 3x3 @56 takes 0.41 ms without (128 samples in bf16, H100, 2026-11).
+Logits of pixels that cross-entropy reads are padded too, whoever makes them.
 
 The kernel of a convolution, and thereby its bits, depend on whether its maps are padded. The same
 values are padded in a network whose ops are joined and in one whose ops are not.
@@ -23,8 +24,8 @@ def padded_widths(
 ) -> dict[str, int]:
     """By value of the traced network that lies in a padded map, the channels of that map.
 
-    A convolution makes or reads it. Its maker and all its readers accept ranges. `in_place` are the
-    kinds of op whose output may take the bytes of an input.
+    A convolution makes or reads it, or cross-entropy reads it. Its maker and all its readers accept
+    ranges. `in_place` are the kinds of op whose output may take the bytes of an input.
     """
     uses = ValueUses(network, strided)
     found: dict[str, int] = {}

@@ -63,18 +63,19 @@ def resizing(
     return {"mode": mode, "scales": tuple(scales)}
 
 
-_SETTINGS = ("mode", "scales")
+_SETTINGS = ("mode", "scales", "padded")
 
 
 def forward(b: Builder, op: Op) -> None:
     x = Use(b.input_of(op), halo=_halo(b, op, 1))
-    b.add_pass(op, "forward", (x,), (Use(b.new_output(op)),))
+    y = b.new_output(op)
+    b.add_pass(op, "forward", (x,), (Use(y),), attrs=b.padding(y))
 
 
 def backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     halo = NO_HALO if b.row_tiles == 1 else _halo(b, op, _times(op.attrs))
-    b.add_pass(op, "grad_input", (Use(dy, halo=halo),), (Use(dx),))
+    b.add_pass(op, "grad_input", (Use(dy, halo=halo),), (Use(dx),), attrs=b.padding(dx))
 
 
 def _halo(b: Builder, op: Op, rows: int) -> Halo:

@@ -6,7 +6,7 @@ import torch
 
 from bench.cases.case import TYPES, At, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, F32, Operands, Shape, padding_beside
 from tvdnn.kernels.loss.cross_entropy import (
     cross_entropy_pixels,
     cross_entropy_rows,
@@ -35,8 +35,11 @@ def _rows(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) 
     return launching(cross_entropy_rows, *operands, **options)
 
 
-def _pixels(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
-    logits = o.randn(*size, dtype=dtype).flatten(1, -2)
+def _pixels(
+    o: Operands, size: Shape, dtype: torch.dtype = BF16, padded: bool = False, **settings: Any
+) -> Launch:
+    place = padding_beside(size[-1], padded=padded)
+    logits = o.randn(*size, dtype=dtype, **place).flatten(1, -2)
     samples, pixels, classes = logits.shape
     target = o.integers(classes, samples, pixels)
     weights, options = weights_and_options(o, classes, **settings)
@@ -56,6 +59,7 @@ def _total(
 
 ROWS, ONE = [(256, 1000), (256, 50257)], (1, 1)
 MAPS = ((4, 8192, 1, 21), (4, 8192, 1, 2), (4, 8192, 1, 2048))
+PADDED = (4, 64, 64, 21)
 SINGLE: dict[str, Any] = {"dtype": F32, "weighted": True, "ignore_index": 1, "smoothing": 1}
 BOTH = checked(weighted=[False, True], dtype=TYPES)
 CASES = (
@@ -75,6 +79,7 @@ CASES = (
                 for size in MAPS
                 for dtype in TYPES
             ),
+            *at([PADDED], over(dtype=TYPES, weighted=[False, True], padded=[True])),
             At((1, 1, 1), SINGLE),
         ),
     ),

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from bench.cases.case import KINDS, TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import EXACT_SAMPLES, Call, Launch, Peer, first_samples, launching
-from bench.cases.loss.cross_entropy import MAPS, PLAIN, ROWS, weights_and_options
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.loss.cross_entropy import MAPS, PADDED, PLAIN, ROWS, weights_and_options
+from bench.cases.operands import BF16, F32, Operands, Shape, padding_beside
 from tvdnn.kernels.loss.cross_entropy import cross_entropy_rows, loss_total
 from tvdnn.kernels.loss.cross_entropy_grad import cross_entropy_grad
 
@@ -20,11 +20,13 @@ def _grad(
 ) -> Launch:
     """`kept`: with the logarithms that the forward pass left."""
     rows, classes = prod(size[:-1]), size[-1]
-    logits, target = o.randn(rows, classes, dtype=dtype), o.integers(classes, rows)
+    place = padding_beside(classes, **settings)
+    logits, target = o.randn(rows, classes, dtype=dtype, **place), o.integers(classes, rows)
     weights, options = weights_and_options(o, classes, **settings)
     lse = _logarithms(o, logits) if kept else None
     total, control = o.full(2.0, 2), o.full(0.5, 1)
-    operands = (logits, target, weights, lse, total, control, o.out(rows, classes, dtype=dtype))
+    dlogits = o.out(rows, classes, dtype=dtype, **place)
+    operands = (logits, target, weights, lse, total, control, dlogits)
     return launching(cross_entropy_grad, *operands, **options)
 
 
@@ -70,6 +72,7 @@ CASES = (
                 for size in MAPS
                 for each in KINDS
             ),
+            *at([PADDED], over(KINDS, kept=[False], weighted=[False, True], padded=[True])),
             At((1, 1), SINGLE),
         ),
         [

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from bench.cases.case import TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Launch, launching, nchw, per_sample
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, F32, Operands, Shape, padding_beside
 from tvdnn.kernels.pointwise.resize import MODES, resize, resize_grad
 
 INNER: Final = (64, 64, 64, 256)  # U-Net's upsampling
@@ -25,8 +25,9 @@ def _larger(size: Shape, by: int) -> Shape:
 def _resize(
     o: Operands, size: Shape, dtype: torch.dtype = BF16, by: int = 2, **settings: Any
 ) -> Launch:
-    """Maps of sides `by` times as large."""
-    x, y = o.randn(*size, dtype=dtype), o.out(*_larger(size, by), dtype=dtype)
+    """Maps of sides `by` times as large, padded or not."""
+    place = padding_beside(size[-1], **settings)
+    x, y = o.randn(*size, dtype=dtype, **place), o.out(*_larger(size, by), dtype=dtype, **place)
     settings = _settings(by, settings)
 
     def larger(maps: Tensor) -> Tensor:
@@ -39,7 +40,8 @@ def _resize(
 def _resize_grad(
     o: Operands, size: Shape, dtype: torch.dtype = BF16, by: int = 2, **settings: Any
 ) -> Launch:
-    dy, dx = o.randn(*_larger(size, by), dtype=dtype), o.out(*size, dtype=dtype)
+    place = padding_beside(size[-1], **settings)
+    dy, dx = o.randn(*_larger(size, by), dtype=dtype, **place), o.out(*size, dtype=dtype, **place)
     settings = _settings(by, settings)
 
     def gradient(upper: Tensor) -> Tensor:
@@ -63,6 +65,8 @@ def _measured(kernel: str) -> list[Measured]:
 COMPILED = (
     *at([(2, 14, 14, 64)], over(mode=MODES)),
     At((2, 14, 14, 21), {"mode": "bilinear"}),
+    # large enough that a program computes several rows
+    *at([(32, 120, 120, 21)], over(mode=MODES, by=[8], padded=[True], dtype=TYPES)),
 )
 ONE = {"dtype": F32, "by": 1, "scales": (1, 1)}
 BY_MODE = checked(mode=MODES, dtype=TYPES)

@@ -1,7 +1,9 @@
 """Cross-entropy against torch in float64: of rows and pixels, weighted and smoothed."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.loss import cross_entropy as loss
 from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
 
@@ -17,6 +27,8 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 IGNORED = -100
 SHAPES = [(1, 1), (3, 10), (5, 1000), (37, 3), (2, 21841)]
 PIXELS = [(2, 3, 1), (3, 1031, 2), (2, 77, 21), (1, 5, 2048)]
+RANGES = [(37, 3), (5, 1000), (2, 2053), (3, 103, 2), (2, 77, 21), (1, 5, 1024)]
+Place = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +116,21 @@ class Found:
 
 
 def run(
-    launchers: Launchers, logits: Tensor, target: Tensor, control: Tensor, settings: Settings
+    launchers: Launchers,
+    logits: Tensor,
+    target: Tensor,
+    control: Tensor,
+    settings: Settings,
+    place: Place = torch.clone,
+    **padded: bool,
 ) -> Found:
-    """The terms of rows, or the partial sums of pixels, and all that follows."""
+    """The terms of rows, or the partial sums of pixels, and all that follows.
+
+    `place` copies logits and their gradient to where they lie.
+    """
     weight = None if settings.weight is None else loss.with_sum(settings.weight)
-    total, dlogits = poisoned((2,), torch.float32, logits.device), poisoned_like(logits)
-    lse = None
+    total, dlogits = poisoned((2,), torch.float32, logits.device), place(poisoned_like(logits))
+    logits, lse = place(logits), None
     if logits.dim() == 2:
         sums = poisoned((len(logits), 2), torch.float32, logits.device)
         lse = poisoned(target.shape, torch.float32, logits.device)
@@ -120,7 +141,7 @@ def run(
         launchers.pixels(logits, target, weight, sums, **settings.of_rows)
     launchers.total(sums, None, total, mean=settings.reduction == "mean", share=1.0)
     operands = (logits.flatten(0, -2), target.flatten(), weight, lse, total, control)
-    launchers.grad(*operands, dlogits.flatten(0, -2), **settings.of_rows)
+    launchers.grad(*operands, dlogits.flatten(0, -2), **settings.of_rows, **padded)
     return Found(sums, lse, total, dlogits)
 
 
@@ -130,16 +151,23 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 def assert_follows_torch(
-    logits: Tensor, target: Tensor, settings: Settings, tolerance: float
-) -> None:
-    """Losses to float32's error, gradients to that of their type."""
+    logits: Tensor,
+    target: Tensor,
+    settings: Settings,
+    tolerance: float,
+    place: Place = torch.clone,
+    **padded: bool,
+) -> list[Tensor]:
+    """Losses to float32's error, gradients to that of their type. Returns the gradients."""
     control = torch.tensor([2.5], device=logits.device)
     leaf = logits.double().flatten(0, -2).requires_grad_()
     exact = settings.torchs(leaf, target.flatten(), settings.reduction)
     exact.backward(control[0].double())
     assert leaf.grad is not None
+    made = []
     for launchers in LAUNCHERS:
-        found = run(launchers, logits, target, control, settings)
+        found = run(launchers, logits, target, control, settings, place, **padded)
+        made.append(found.dlogits)
         assert error(found.total[0], exact.detach()) <= TOLERANCE[torch.float32]
         assert error(found.dlogits.flatten(0, -2), leaf.grad) <= tolerance
         if found.lse is not None:
@@ -147,6 +175,7 @@ def assert_follows_torch(
             assert error(found.sums[:, 0], each) <= TOLERANCE[torch.float32]
             lse = logits.double().logsumexp(1)
             assert rms_error(found.lse, lse) <= TOLERANCE[torch.float32]
+    return made
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -158,6 +187,35 @@ def test_follows_torch(
     logits, target = inputs(shape, dtype, generator)
     settings = settings_of(name, shape[-1], generator)
     assert_follows_torch(logits, target, settings, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("behind", [0, 8, 3])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", RANGES)
+def test_ranges_of_wider_maps(
+    shape: tuple[int, ...], dtype: torch.dtype, behind: int, generator: torch.Generator
+) -> None:
+    """NaN beside them reaches no result, and stays."""
+    logits, target = inputs(shape, dtype, generator)
+    place = partial(as_range, before=0, after=-shape[-1] % 8 + behind)
+    settings = settings_of("both", shape[-1], generator)
+    made = assert_follows_torch(logits, target, settings, TOLERANCE[dtype], place)
+    assert all(map(is_poisoned_beside, made))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("classes", [17, 21, 150])
+def test_padding_gets_zeros(classes: int, dtype: torch.dtype, generator: torch.Generator) -> None:
+    """NaN in the padding reaches no result. Whole words are stored, which keep NaN behind them."""
+    logits, target = inputs((2, 77, classes), dtype, generator)
+    place = partial(as_range, before=0, after=-classes % 8 + 8)
+    settings = settings_of("both", classes, generator)
+    word, stop = 16 // dtype.itemsize, classes + -classes % 8 + 8
+    own, _ = assert_follows_torch(logits, target, settings, TOLERANCE[dtype], place, padded=True)
+    whole = own.as_strided((2, 77, stop), own.stride())
+    filled = classes + -classes % word
+    assert not whole[..., classes:filled].any()
+    assert whole[..., filled:].isnan().all()
 
 
 @pytest.mark.parametrize("mean", [True, False])

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.kernels.pointwise import resize as kernels
 from tvdnn.ops.resize import resizing
@@ -28,6 +36,12 @@ SIZES: list[tuple[tuple[int, int, int, int], dict[str, Any]]] = [
     ((1, 5, 4, 4), {"size": (3, 1)}),
     ((2, 1, 1, 8), {"size": (3, 2)}),
     ((0, 2, 2, 4), {"scale_factor": 2}),
+]
+SEVERAL_ROWS: list[tuple[tuple[int, int, int, int], dict[str, Any]]] = [
+    ((2, 9, 5, 8), {"scale_factor": 4}),
+    ((1, 7, 6, 3), {"size": (31, 29)}),
+    ((1, 9, 7, 4), {"size": (5, 3)}),
+    ((2, 1, 3, 4), {"size": (9, 3)}),
 ]
 SUFFIXES = ["", "_reference"]
 
@@ -70,6 +84,56 @@ def test_follows_torch(
         exact.backward(dy.double())
         assert leaf.grad is not None
         assert rms_error(dx, leaf.grad) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("mode", [NEAREST, BILINEAR, CORNERS], ids=["nearest", "plain", "corners"])
+@pytest.mark.parametrize(("shape", "size"), SEVERAL_ROWS)
+def test_bits_do_not_depend_on_the_rows_of_a_program(
+    shape: tuple[int, int, int, int],
+    size: dict[str, Any],
+    mode: dict[str, Any],
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = randn(shape, torch.bfloat16, generator)
+    made = torchs(x.double(), size | mode)
+    dy, settings = randn(made.shape, x.dtype, generator), settings_of(x, made, size | mode)
+    results = []
+    for programs in (kernels.PROGRAMS, 0):
+        monkeypatch.setattr(kernels, "PROGRAMS", programs)
+        y, dx = poisoned_like(dy), poisoned_like(x)
+        kernels.resize(x, y, **settings)
+        kernels.resize_grad(dy, dx, **settings)
+        assert y.isfinite().all()
+        assert dx.isfinite().all()
+        results.append((y, dx))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("mode", kernels.MODES)
+@pytest.mark.parametrize("sides", [(3, 4), (1, 1)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padding(
+    dtype: torch.dtype, sides: tuple[int, int], mode: str, generator: torch.Generator
+) -> None:
+    """NaN behind the channels reaches no result. It stays, unless it is in `padded` words."""
+    x, dy = (randn((2, by * sides[0], by * sides[1], 21), dtype, generator) for by in (1, 8))
+    settings = {"mode": mode, "scales": (0.125, 0.125)}
+    for launch, read, like in ((kernels.resize, x, dy), (kernels.resize_grad, dy, x)):
+        own, room, filled = poisoned_like(like), padded(like), padded(like)
+        launch(read, own, **settings)
+        launch(padded(read), room, **settings)
+        launch(padded(read), filled, **settings, padded=True)
+        for each in (room, filled):
+            torch.testing.assert_close(each, own, rtol=0, atol=ROUNDING)
+        assert is_poisoned_beside(room)
+        if sides != (1, 1):
+            behind = filled.as_strided((*like.shape[:3], 24), filled.stride())[..., 21:]
+            assert not behind.any()
+
+
+def padded(maps: Tensor) -> Tensor:
+    return as_range(maps, before=0, after=-maps.shape[-1] % 8)
 
 
 @pytest.mark.parametrize("size", range(1, 60, 7))
