@@ -1,11 +1,15 @@
 """The sizes and types of a convolution whose weight gradient is summed."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
 from ...language.channel_ranges import padded_channels
 from ..tiles import Filter, Pair
+
+CUTS: Final = (4, 2)  # parts of a sample, of at least so many pixels
+LEAST_PART: Final = 49
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,23 @@ class GradWeightShape:
     def out_pixels(self) -> int:
         """Pixels of dy."""
         return self.out_sides[0] * self.out_sides[1]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each pixel of dy meets the same pixel of x alone."""
+        taps = self.taps
+        return taps.size == (1, 1) == taps.stride and taps.padding == (0, 0)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a sample that can count as samples, where steps are a pixel of many samples.
+
+        Of 32 samples a step of 64 would else be half empty: 768->3072 @14 takes 115 us, whose
+        products take 47 us (32 samples, H100, 2026-11).
+        """
+        pixels = self.out_pixels if self.is_pointwise else 0
+        fit = (cut for cut in CUTS if pixels % cut == 0 and pixels // cut >= LEAST_PART)
+        return next(fit, 1)
 
     @property
     def is_padded(self) -> bool:

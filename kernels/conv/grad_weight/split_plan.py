@@ -8,6 +8,7 @@ this file are of VGG-16's layers with 256 samples, "in -> out channels @height" 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Final, Literal
 
 import torch
@@ -39,8 +40,6 @@ Kernel = Literal[
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
 STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
-CUTS: Final = (4, 2)  # parts of a sample that count as samples of `per_sample`
-LEAST_PART: Final = 49  # pixels of a part
 UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
 TRANSPOSED_UNIT_STEPS: Final = 2048
@@ -94,13 +93,9 @@ def remakes_maps(
 
 def is_remaking(layer: GradWeightShape, work: LaunchPlan) -> bool:
     """Whether the launches of a plan can make x again: of pointwise convolutions in bfloat16."""
-    taps, pointwise = layer.taps, _is_pointwise(layer.taps)
-    whole = layer.dtype == torch.bfloat16 and not (taps.has_bands or taps.sums_by_pointers)
-    return pointwise and whole and work.kernel in ("flat", "per_sample")
-
-
-def _is_pointwise(taps: Filter) -> bool:
-    return taps.size == (1, 1) == taps.stride and taps.padding == (0, 0)
+    if layer.taps.has_bands or layer.taps.sums_by_pointers or layer.dtype != torch.bfloat16:
+        return False
+    return layer.is_pointwise and work.kernel in ("flat", "per_sample")
 
 
 def filter_of_sums(
@@ -131,9 +126,8 @@ def _work_of(
     """`work_of` with the properties of the GPU as arguments."""
     kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
-    cut = _cut_of(layer, kernel)
     sums = 3 if kernel in ("taps", "sample_taps", "transposed") else 1
-    runs = cdiv(layer.out_pixels, tile.pixels)
+    cut = layer.parts if kernel == "per_sample" else 1
     if kernel == "windows":
         unit, steps = windows_unit(layer, tile, UNIT_STEPS)
     elif kernel == "transposed":
@@ -141,6 +135,7 @@ def _work_of(
     elif kernel in ("per_sample", "sample_taps"):
         unit, steps = tile.pixels // cut, layer.out_pixels // cut
     else:
+        runs = cdiv(layer.out_pixels, tile.pixels)
         unit = _unit_of(runs, UNIT_STEPS)
         crosses_samples = kernel == "gather"
         steps = cdiv(unit * layer.out_pixels, tile.pixels) if crosses_samples else unit * runs
@@ -232,19 +227,6 @@ def _shares_samples(layer: GradWeightShape) -> bool:
     narrow = tile.out_channels * tile.in_channels <= TILE_CHANNELS**2
     suits = layer.taps.has_bands and layer.taps.size[1] == 3
     return suits and narrow and layer.dtype == torch.bfloat16
-
-
-def _cut_of(layer: GradWeightShape, kernel: Kernel) -> int:
-    """Parts of a sample of a pointwise convolution of stride 1: a step is a pixel of many parts.
-
-    Of 32 samples a step of 64 would else be half empty: 768->3072 @14 takes 115 us, whose products
-    take 47 us (32 samples, H100, 2026-11).
-    """
-    if kernel != "per_sample" or not _is_pointwise(layer.taps):
-        return 1
-    pixels = layer.out_pixels
-    fit = (cut for cut in CUTS if pixels % cut == 0 and pixels // cut >= LEAST_PART)
-    return next(fit, 1)
 
 
 # Tiles
@@ -363,8 +345,6 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
 def _launch_s(layer: GradWeightShape) -> float:
     """Seconds that a launch over SAMPLES samples takes at least."""
     taps, (in_channels, out_channels) = layer.taps, layer.taps.channels
-    in_pixels = layer.in_sides[0] * layer.in_sides[1]
     flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
-    values = layer.out_pixels * out_channels + in_pixels * in_channels
-    nbytes = values * layer.dtype.itemsize
-    return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
+    values = layer.out_pixels * out_channels + prod(layer.in_sides) * in_channels
+    return SAMPLES * max(flops / FLOPS_RATE, values * layer.dtype.itemsize / NBYTES_RATE, 1e-12)
