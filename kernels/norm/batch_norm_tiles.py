@@ -148,15 +148,22 @@ def words_at(
 
 
 @triton.jit
-def normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
-    """Mean, factor and summand by which channels c are normalized, [1, BLOCK_C] each."""
-    mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)
-    scale = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+def factors_of(statistics_ptr, weight_ptr, bias_ptr, c, mask, channels) -> tl.tuple:
+    """Mean, factor and summand by which channels c are normalized, each of c's shape."""
+    mean = tl.load(statistics_ptr + c, mask=mask, other=0.0)
+    scale = tl.load(statistics_ptr + channels + c, mask=mask, other=0.0)
     shift = tl.zeros_like(scale)
     if weight_ptr is not None:
-        scale *= tl.load(weight_ptr + c, mask=mask_c, other=0.0)
+        scale *= tl.load(weight_ptr + c, mask=mask, other=0.0)
     if bias_ptr is not None:
-        shift = tl.load(bias_ptr + c, mask=mask_c, other=0.0)
+        shift = tl.load(bias_ptr + c, mask=mask, other=0.0)
+    return mean, scale, shift
+
+
+@triton.jit
+def normalizer(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
+    """Mean, factor and summand by which channels c are normalized, [1, BLOCK_C] each."""
+    mean, scale, shift = factors_of(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     return mean[None, :], scale[None, :], shift[None, :]
 
 
