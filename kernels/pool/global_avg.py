@@ -10,8 +10,10 @@ from typing import Final
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from ..language.channel_ranges import pitch_of
+from ..language.map_tiles import nchw
 from ..language.rounding import stored, stored_reference
 from ..norm.batch_norm_tiles import factors_of
 from ..norm.normalized_again import (
@@ -142,5 +144,6 @@ def normalized_avg_reference(
     x: Tensor, y: Tensor, *, made_by: Normalized, precision: str = "ieee"
 ) -> None:  # fmt: skip
     """Computes `normalized_avg` in torch."""
-    mean = normalized_again_reference(x, made_by).double().mean((1, 2), keepdim=True)
-    y.copy_(stored_reference(mean.float(), y.dtype, precision))
+    maps = nchw(normalized_again_reference(x, made_by))
+    mean = functional.adaptive_avg_pool2d(maps, 1)
+    y.copy_(stored_reference(mean.permute(0, 2, 3, 1), y.dtype, precision))
