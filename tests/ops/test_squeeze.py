@@ -12,7 +12,7 @@ from torch.nn import functional
 from tests.networks.squeeze import NETWORKS, Residual, Squeeze, chain, inverted, residual
 from tests.support.lowered import lower
 from tests.support.plans import random_plan
-from tests.support.running import train
+from tests.support.running import Batch, random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
 from tvdnn.errors import ScheduleError
@@ -87,6 +87,29 @@ def frozen(net: nn.Module, *, statistics: bool = False) -> nn.Module:
         net.stem.requires_grad_(False)
         net.norm.requires_grad_(False)
     return net
+
+
+class Own(Squeezed):
+    """The map is also the residual."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.stem(x))
+        y = x * torch.sigmoid(self.gate(functional.adaptive_avg_pool2d(x, 1))) + x
+        return y.relu().mean((2, 3))
+
+
+class Joined(Squeezed):
+    """Rectified sums that lie side by side in one map, one of them beside a frozen residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other, self.last = nn.Conv2d(3, 16, 1), nn.Conv2d(40, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, other = self.norm(self.stem(x)), self.other(x)
+        gates = torch.sigmoid(self.gate(functional.adaptive_avg_pool2d(z, 1)))
+        first, second = (z * gates + other).relu(), (other * gates + z.detach()).relu()
+        return self.last(torch.cat([first, x, second, x[:, :2], x], 1)).mean((2, 3))
 
 
 def test_residual_blocks_are_one_pass_behind_the_gates() -> None:
@@ -170,23 +193,34 @@ def test_the_case_itself_is_not_stored() -> None:
     assert makers(graph, "forward", GATE, "adaptive_avg_pool2d").count("normalize") == 2
 
 
-@pytest.mark.parametrize("name", ["residual", "branches", "silu"])
-def test_any_plan_trains_to_the_same_bits(name: str) -> None:
-    case = NETWORKS[name]
-    batches = case.batches(2, seed=6)
-    how = {"optimizer": SGD(), "dtype": "bf16", "chunk_size": case.chunk_size}
-    graphs = [
-        training_graph(case.network(), batches[0][0], fuse=fuse, remakes_maps=remakes, **how)
+def assert_alike(make: Callable[[], nn.Module], batches: list[Batch]) -> None:
+    """Apart, fused, and normalized again by any plan, the network trains to the same bits."""
+    how = {"optimizer": SGD(), "dtype": "bf16", "chunk_size": 4096}
+    plain, fused, made = (
+        training_graph(make(), batches[0][0], fuse=fuse, remakes_maps=remakes, **how)
         for fuse, remakes in ((False, False), (True, False), (True, True))
-    ]
-    plain, fused, made = graphs
+    )
     costs = default_costs(made)
-    expected = train(case.network(), lower(plain, keep(plain), costs), batches)
-    assert train(case.network(), lower(fused, keep(fused), costs), batches).equals(expected)
+    expected = train(make(), lower(plain, keep(plain), costs), batches)
+    assert train(make(), lower(fused, keep(fused), costs), batches).equals(expected)
     for seed in range(3):
         schedule = lower(made, random_plan(made, random.Random(seed)), costs)
         check(schedule)
-        assert train(case.network(), schedule, batches, order_seed=seed).equals(expected)
+        assert train(make(), schedule, batches, order_seed=seed).equals(expected)
+
+
+@pytest.mark.parametrize("name", ["residual", "branches", "silu"])
+def test_any_plan_trains_to_the_same_bits(name: str) -> None:
+    assert_alike(NETWORKS[name].network, NETWORKS[name].batches(2, seed=6))
+
+
+@pytest.mark.parametrize("make", [Squeezed, Half, Own, Joined])
+def test_small_networks_train_to_the_same_bits(make: Callable[[], nn.Module]) -> None:
+    def seeded() -> nn.Module:
+        torch.manual_seed(4)
+        return make()
+
+    assert_alike(seeded, random_batches(2, SHAPE, 4, seed=7))
 
 
 def test_signs_rest_as_bits() -> None:

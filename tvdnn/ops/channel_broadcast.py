@@ -37,7 +37,7 @@ def multiply_backward(b: Builder, op: Op) -> None:
 
 def multiply_add_forward(b: Builder, op: Op) -> None:
     y = Use(b.new_output(op))
-    if _rectifies(op) and b.needs_grad(op.output):
+    if _has_relu(op) and b.needs_grad(op.output):
         b.relus_by_signs.add(op.output)
         y = replace(y, also=b.bits_of(op.output))
     _add_product(b, op, y)
@@ -57,7 +57,7 @@ def multiply_add_backward(b: Builder, op: Op) -> None:
     _add_product_grads(b, op, dx, Use(dy if mask else grad), mask, masked)
 
 
-def _rectifies(op: Op) -> bool:
+def _has_relu(op: Op) -> bool:
     return op.kind == "gate_multiply_add_relu"
 
 
@@ -67,7 +67,7 @@ def _masked(b: Builder, op: Op) -> tuple[str, tuple[Use, ...]]:
     It is masked in a pass of its own where a map is a range. The sums of gates read whole ones.
     """
     dy = b.grad_of(op)
-    if not _rectifies(op) or op.output in b.masked_gradients:
+    if not _has_relu(op) or op.output in b.masked_gradients:
         return dy, ()
     if b.is_range(dy) or b.is_range(b.buffer_of[op.output]):
         return behind_relu(b, op), ()

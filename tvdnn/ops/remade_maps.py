@@ -97,7 +97,7 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     )
 
 
-def makes_gated(b: Builder, op: Op, map_: str) -> bool:
+def makes_product(b: Builder, op: Op, map_: str) -> bool:
     """Whether the only reader of the product with gates can make it of a map that lies there."""
     value = op.output
     if not (b.has_one_reader(value) and b.needs_grad(value) and b.shape(value)[-1] % WORD == 0):

@@ -16,7 +16,7 @@ from ..graph import Op, Use
 from ..kernels.norm.normalized_again import Normalized
 from .builder import Builder, whole
 from .operator import Launch
-from .remade_maps import GATED, NORMALIZED, Source, makes_gated, source_of
+from .remade_maps import GATED, NORMALIZED, Source, makes_product, source_of
 from .statistics import statistics_of
 
 GATES: Final = frozenset({GATED, "gate_multiply_add", "gate_multiply_add_relu"})
@@ -58,7 +58,7 @@ def lies_unstored(b: Builder, op: Op) -> bool:
     if source is None:
         return False
     gate = next(each for each in b.readers_of[op.output] if each.kind in GATES)
-    if gate.kind == GATED and makes_gated(b, gate, source.map):
+    if gate.kind == GATED and makes_product(b, gate, source.map):
         return False
     b.put(op.output, source.map)
     b.normalized_by_readers.add(op.output)
@@ -87,10 +87,11 @@ def add_reader(
     writes: Sequence[Use], attrs: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """A pass that normalizes its first map, with a source; its statistics come behind all reads."""
-    params, attrs = (), attrs or {}
-    if source is not None:
-        reads, params, attrs = (*reads, source.beside), source.params, attrs | source.attrs
-    b.add_pass(op, role, reads, writes, params=params, attrs=attrs)
+    if source is None:
+        b.add_pass(op, role, reads, writes, attrs=attrs)
+        return
+    attrs = {**(attrs or {}), **source.attrs}
+    b.add_pass(op, role, (*reads, source.beside), writes, params=source.params, attrs=attrs)
 
 
 def split_reads(a: Launch) -> tuple[list[Tensor], Normalized | None]:
