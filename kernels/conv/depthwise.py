@@ -17,13 +17,17 @@ from triton import cdiv
 from ..language.channel_ranges import pitch_of
 from ..language.cost import costing
 from ..language.rounding import stored
+from ..norm.normalized_again import (
+    Normalized,
+    normalized_again_reference,
+    settings_of_normalizer,
+)
 from . import cost
 from .batch_stats import MomentCells
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
 from .depthwise_moments import cells_of, strip_moments, strip_moments_reference
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
 from .depthwise_strips import convolve_strips, goes_by_strips
-from .remade import Normalized, remade_reference, settings_of_maker
 from .tiles import Pair
 
 WIDEST: Final = 11  # columns of a filter, at most: a thread holds the weights of a row
@@ -84,7 +88,7 @@ def _depthwise_kernel(
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, UP_H: tl.constexpr, UP_W: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, FLIPPED: tl.constexpr, COLUMNS: tl.constexpr,
     FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
-    EMPTY: tl.constexpr, READABLE: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, FUNCTION: tl.constexpr,
     PRECISION: tl.constexpr, THREADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
@@ -106,7 +110,7 @@ def _depthwise_kernel(
     readable = mask if READABLE else own
     sample, h = (row // out_h).to(tl.int64), row % out_h
     column = first * STRIDE_W // UP_W
-    if MAKER == "normalize":
+    if source is not None:
         at = normalizer_of(source, c, own, channels)
     sums = ()
     for _ in tl.static_range(COLUMNS):
@@ -116,7 +120,7 @@ def _depthwise_kernel(
         inside = readable & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
         x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * X_PITCH + c
         x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
-        if MAKER == "normalize":
+        if source is not None:
             x = made_columns(
                 x, at, coefficient, inside, column, in_w, dtype, FUNCTION, FIRST, INNER
             )
@@ -192,7 +196,7 @@ def _launch(
 ) -> None:  # fmt: skip
     if y.numel() == 0:
         return
-    maker = settings_of_maker(made_by)
+    maker = settings_of_normalizer(made_by)
     samples, out_h, out_w, channels = y.shape
     size_r, size_s, _ = packed.shape
     quarters = cdiv(channels, 4)
@@ -206,7 +210,7 @@ def _launch(
         X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y), R=size_r, STRIDE_H=stride[0],
         UP_H=up[0], UP_W=up[1], FLIPPED=flipped, **runs,
         EMPTY=empty, READABLE=empty == 0 or pitch_of(x) % 4 == 0,
-        MAKER=maker["MAKER"], FUNCTION=maker["FUNCTION"],
+        FUNCTION=maker["FUNCTION"],
         PRECISION=precision, THREADS=THREADS, WIDTH=width, num_warps=THREADS // 32,
     )  # fmt: skip
 
@@ -232,7 +236,7 @@ def depthwise_conv2d_reference(
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """Computes `depthwise_conv2d` in torch."""
-    x = remade_reference(x, made_by)
+    x = normalized_again_reference(x, made_by)
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     groups = packed.shape[2]
     conv2d_reference(

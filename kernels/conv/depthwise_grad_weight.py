@@ -14,6 +14,11 @@ from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
 from ..language.cost import costing
+from ..norm.normalized_again import (
+    Normalized,
+    normalized_again_reference,
+    settings_of_normalizer,
+)
 from . import cost
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
 from .depthwise_strips import goes_by_strips
@@ -21,7 +26,6 @@ from .depthwise_strips_grad_weight import add_strips, plan_of_strips
 from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of
 from .grad_weight.launch import conv2d_grad_weight_reference
 from .grad_weight.program_steps import share_of
-from .remade import Normalized, remade_reference, settings_of_maker
 from .tiles import Pair
 
 TILE: Final = 256  # rows times channels of a program: each of its 128 threads has two channels
@@ -93,7 +97,7 @@ def _depthwise_grad_weight_kernel(
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, OUT_INNER: tl.constexpr,
     GROUP: tl.constexpr, TALL: tl.constexpr, PLACES: tl.constexpr, PIECES: tl.constexpr,
-    EMPTY: tl.constexpr, READABLE: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr,
+    EMPTY: tl.constexpr, READABLE: tl.constexpr, FUNCTION: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program adds to the sums of GROUP rows of filters, one unit of samples after another.
@@ -110,7 +114,7 @@ def _depthwise_grad_weight_kernel(
     c = tl.program_id(0) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = c < (eighths * 8 if READABLE else channels)
     sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + c) * R + first_r)[:, None] * S
-    if MAKER == "normalize":
+    if source is not None:
         at = normalizer_of(source, c[None, :], (c < channels)[None, :], channels)
     for unit_start in range(0, num_samples, unit):
         items = tl.minimum(unit, num_samples - unit_start) * talls
@@ -136,7 +140,7 @@ def _depthwise_grad_weight_kernel(
                 inside = mask & (h >= 0) & (h < in_h)
                 x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * X_PITCH + c[None, :]
                 x = load_columns(x_ptrs, column, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
-                if MAKER == "normalize":
+                if source is not None:
                     x = made_columns(
                         x, at, coefficient, inside, column, in_w, dtype, FUNCTION, FIRST, INNER
                     )
@@ -167,7 +171,7 @@ def depthwise_conv2d_grad_weight(
         by = {"padding": padding, "dilation": dilation[1], "made_by": made_by}
         add_strips(x, dy, partials, first=first, **by)
         return
-    sides, maker = (dy.shape[1], dy.shape[2]), settings_of_maker(made_by)
+    sides, maker = (dy.shape[1], dy.shape[2]), settings_of_normalizer(made_by)
     plan = depthwise_plan(sides, channels, (size_r, size_s), stride, dilation)
     group, block_c = _group_of((size_r, size_s), x.element_size()), block_of(channels)
     tall = TALL if stride[0] == 1 else 1  # other strides meet few rows of x twice
@@ -182,7 +186,7 @@ def depthwise_conv2d_grad_weight(
         DIL_H=dilation[0], **runs, GROUP=group, TALL=tall, PLACES=tuple(sorted(places)),
         PIECES=pieces_of(group * size_s), EMPTY=-channels % 8,
         READABLE=all(pitch_of(maps) % 8 == 0 for maps in (x, dy)),
-        MAKER=maker["MAKER"], FUNCTION=maker["FUNCTION"],
+        FUNCTION=maker["FUNCTION"],
         ROWS=TILE // block_c, BLOCK_C=block_c, num_warps=4,
         maxnreg=128 if size_r * size_s <= FEW_TAPS else 255,
     )  # fmt: skip
@@ -193,7 +197,7 @@ def depthwise_conv2d_grad_weight_reference(
     stride: Pair, padding: Pair, dilation: Pair, made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     """Computes `depthwise_conv2d_grad_weight` in torch. All splits but the first hold zeros."""
-    x = remade_reference(x, made_by)
+    x = normalized_again_reference(x, made_by)
     if first:
         partials.zero_()
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}

@@ -5,9 +5,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from ..language.rounding import as_stored, clamped_as_stored, rectified_as_stored
-from ..norm.batch_norm_tiles import factors_of, normalized
-from ..pointwise.activation_math import activated
+from ..norm.batch_norm_tiles import factors_of
+from ..norm.normalized_again import normalized_again
 from .tiles import Pair
 
 COLUMNS: Final = range(8, 3, -1)  # columns of a run
@@ -82,18 +81,10 @@ def made_columns(
     is 0.
     """
     mean, scale, shift = at
-    scale, shift = tl.where(mask, scale, 0.0), tl.where(mask, shift, 0.0)
+    inside = mean, tl.where(mask, scale, 0.0), tl.where(mask, shift, 0.0)
     made = ()
     for i in tl.static_range(len(columns)):
-        y = normalized(columns[i], mean, scale, shift)
-        if FUNCTION == "relu":
-            y = rectified_as_stored(y, dtype).to(tl.float32)
-        elif FUNCTION == "relu6":
-            y = clamped_as_stored(y, dtype).to(tl.float32)
-        elif FUNCTION == "":
-            y = as_stored(y, dtype)
-        else:
-            y = as_stored(activated(as_stored(y, dtype), coefficient, FUNCTION), dtype)
+        y = normalized_again(columns[i].to(dtype), inside, coefficient, FUNCTION).to(tl.float32)
         if FIRST + i < 0:
             y = tl.where(column + (FIRST + i) >= 0, y, 0.0)
         if FIRST + i >= INNER:

@@ -16,10 +16,10 @@ from triton import cdiv
 from ..language.channel_ranges import pitch_of
 from ..language.device import num_sms
 from ..language.rounding import as_stored
+from ..norm.normalized_again import Normalized, settings_of_normalizer
 from .batch_stats import MomentCells
 from .depthwise_moments import moments_of, with_values
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
-from .remade import Normalized, settings_of_maker
 from .tiles import Pair
 
 MOST_ROWS: Final = 5  # of a filter: a thread holds the sums of as many rows of outputs
@@ -161,7 +161,7 @@ def convolve_strips(
     strip = strip if cells is None else cells.box[1]
     strips = cdiv(out_h, strip)
     runs = settings_of_runs(x.shape[2], out_w, columns, size_s, 1, 1, padding[1], dilation)
-    maker = settings_of_maker(made_by)
+    maker = settings_of_normalizer(made_by)
     del runs["STRIDE_W"]
     _strips_kernel[(cdiv(samples * strips, rows) * tiles,)](
         x, packed, bias, y, moments, maker["source"], maker["coefficient"], samples * strips,

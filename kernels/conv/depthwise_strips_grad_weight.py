@@ -14,10 +14,10 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
+from ..norm.normalized_again import Normalized, settings_of_normalizer
 from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
 from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of
 from .grad_weight.program_steps import share_of
-from .remade import Normalized, settings_of_maker
 from .tiles import Pair
 
 MOST_STRIP: Final = 28  # rows of dy of a strip, at most and at least, unless the map has fewer
@@ -56,7 +56,7 @@ def _strips_grad_weight_kernel(
     eighths, pad_h, unit, splits, strip, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
     COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
-    OUT_INNER: tl.constexpr, MAKER: tl.constexpr, FUNCTION: tl.constexpr, PIECES: tl.constexpr,
+    OUT_INNER: tl.constexpr, FUNCTION: tl.constexpr, PIECES: tl.constexpr,
     AT_ONCE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program adds to the sums of BLOCK_C filters, one unit of samples after another."""
@@ -64,7 +64,7 @@ def _strips_grad_weight_kernel(
     channels, strips, split = eighths * 8, tl.cdiv(out_h, strip), tl.program_id(1)
     all_c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     c = all_c[None, :]
-    if MAKER == "normalize":
+    if source is not None:
         at = normalizer_of(source, c, c < channels, channels)
     sums_ptrs = partials_ptr + ((split.to(tl.int64) * channels + all_c) * (R * S))[:, None]
     for unit_start in range(0, num_samples, unit):
@@ -96,7 +96,7 @@ def _strips_grad_weight_kernel(
                     inside = mask & (h >= 0) & (h < in_h) & (p < stop + R - 1)
                     ptrs = x_ptrs + h * in_w * X_PITCH
                     x = load_columns(ptrs, q, in_w, X_PITCH, inside, FIRST, COUNT, INNER)
-                    if MAKER == "normalize":
+                    if source is not None:
                         x = made_columns(
                             x, at, coefficient, inside, q, in_w, dtype, FUNCTION, FIRST, INNER
                         )
@@ -115,13 +115,13 @@ def add_strips(
     plan, strip = plan_of_strips(sides, channels, size)
     columns = columns_of(sides[1], size)
     along = (columns, size_s, 1, 1, padding[1], dilation)
-    runs, maker = settings_of_runs(x.shape[2], sides[1], *along), settings_of_maker(made_by)
+    runs, maker = settings_of_runs(x.shape[2], sides[1], *along), settings_of_normalizer(made_by)
     del runs["STRIDE_W"]
     _strips_grad_weight_kernel[(cdiv(channels, block_c), splits)](
         x, dy, partials, maker["source"], maker["coefficient"], int(first), x.shape[0],
         x.shape[1], x.shape[2], *sides, channels // 8, padding[0], plan.unit, splits, strip,
         X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, **runs,
-        MAKER=maker["MAKER"], FUNCTION=maker["FUNCTION"], PIECES=pieces_of(size_r * size_s),
+        FUNCTION=maker["FUNCTION"], PIECES=pieces_of(size_r * size_s),
         AT_ONCE=size_r if size_r <= UNROLLED else 1, ROWS=ITEMS // block_c, BLOCK_C=block_c,
         num_warps=4, maxnreg=registers_of(size),
     )  # fmt: skip

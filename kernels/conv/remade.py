@@ -15,28 +15,22 @@ from torch import Tensor
 
 from ..language.channel_ranges import is_aligned
 from ..language.device import capability, holds_large_tiles, shared_nbytes
-from ..language.rounding import as_stored, clamped_as_stored, rectified_as_stored
-from ..norm.batch_norm import batch_norm_reference
-from ..norm.batch_norm_tiles import normalized, normalizer
-from ..pointwise.activation_math import activated
+from ..norm.batch_norm_tiles import normalizer
+from ..norm.normalized_again import (
+    Normalized,
+    normalized_again_reference,
+    settings_of_normalizer,
+)
 from ..pointwise.channel_broadcast import gate_reference
 from .tiles import FEW_CHANNELS, WIDE_TILE, Pair, Tile
-
-
-class Normalized(NamedTuple):
-    """function((x - mean) / sqrt(variance + eps) * weight + bias), as `batch_norm` stores it."""
-
-    statistics: Tensor  # float32 [3, C]
-    weight: Tensor | None
-    bias: Tensor | None
-    function: str = ""
-    coefficient: float = 0.0
 
 
 class Gated(NamedTuple):
     """x times a gate for each sample and channel, as `gate` stores it."""
 
     gates: Tensor  # [N, C] of x's type and contiguous, C a multiple of 8
+    # How x is normalized before; for gradients of weights alone.
+    of: Normalized | None = None
 
 
 MadeBy: TypeAlias = Normalized | Gated
@@ -95,27 +89,11 @@ def normalizer_at(source, c, channels, BLOCK_C: tl.constexpr) -> tl.tuple:
 
 
 @triton.jit
-def normalized_again(x, at, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The normalized map of x [rows, BLOCK_C] by the values `at`, in x's type."""
-    dtype: tl.constexpr = x.dtype
-    y = normalized(x.to(tl.float32), at[0], at[1], at[2])
-    if FUNCTION == "relu":
-        y = rectified_as_stored(y, dtype)
-    elif FUNCTION == "relu6":
-        y = clamped_as_stored(y, dtype)
-    elif FUNCTION == "":
-        y = y.to(dtype)
-    else:
-        y = activated(as_stored(y, dtype), coefficient, FUNCTION).to(dtype)
-    return y
-
-
-@triton.jit
-def gates_at(source, n, c, num_samples, channels, BLOCK_C: tl.constexpr) -> tl.tensor:
+def gates_at(gates_ptr, n, c, num_samples, channels, BLOCK_C: tl.constexpr) -> tl.tensor:
     """Gates of BLOCK_C channels from c on, of a sample or of samples [rows, 1]; 0 behind all."""
     c += tl.arange(0, BLOCK_C)[None, :]
     channels = channels // 8 * 8
-    return tl.load(source[0] + n * channels + c, mask=(c < channels) & (n < num_samples), other=0.0)
+    return tl.load(gates_ptr + n * channels + c, mask=(c < channels) & (n < num_samples), other=0.0)
 
 
 @triton.jit
@@ -126,25 +104,20 @@ def gated_again(x, gates) -> tl.tensor:
 
 def settings_of_maker(made_by: MadeBy | None) -> dict[str, Any]:
     """The arguments of a kernel that say by what it makes its map."""
-    if made_by is None:
-        return {"source": None, "coefficient": 0.0, "MAKER": "", "FUNCTION": ""}
-    if isinstance(made_by, Gated):
-        return {"source": tuple(made_by), "coefficient": 0.0, "MAKER": "gate", "FUNCTION": ""}
-    *source, function, coefficient = made_by
-    found = {"source": tuple(source), "coefficient": float(coefficient)}
-    return found | {"MAKER": "normalize", "FUNCTION": function}
+    if not isinstance(made_by, Gated):
+        maker = "" if made_by is None else "normalize"
+        return settings_of_normalizer(made_by) | {"MAKER": maker}
+    found = settings_of_normalizer(made_by.of)
+    if made_by.of is None:
+        return found | {"source": (made_by.gates,), "MAKER": "gate"}
+    return found | {"source": (*found["source"], made_by.gates), "MAKER": "normalize gate"}
 
 
 def remade_reference(x: Tensor, made_by: MadeBy | None) -> Tensor:
     """The map that was made of x [N, H, W, C], in torch."""
-    if made_by is None:
-        return x
+    if not isinstance(made_by, Gated):
+        return normalized_again_reference(x, made_by)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if isinstance(made_by, Gated):
-        gate_reference(x.flatten(1, 2), made_by.gates, y.flatten(1, 2))
-    else:
-        *normalizer, function, coefficient = made_by
-        batch_norm_reference(
-            x, *normalizer, None, y, function=function, coefficient=coefficient
-        )  # fmt: skip
+    gated = normalized_again_reference(x, made_by.of)
+    gate_reference(gated.flatten(1, 2), made_by.gates, y.flatten(1, 2))
     return y

@@ -8,9 +8,10 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ..norm.normalized_again import normalized_again
 from .bands import band_start, first_output, tiles_of
 from .epilogue import store_sums
-from .remade import gated_again, gates_at, normalized_again, normalizer_at
+from .remade import gated_again, gates_at, normalizer_at
 
 SIZES: Final = (
     "num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -71,7 +72,7 @@ def conv_box_kernel(
             elif MAKER == "gate":
                 samples = (w + tl.arange(0, PIXELS)) // sample_pixels
                 last = (width - 1) // sample_pixels
-                gates = gates_at(source, samples[:, None], c, last + 1, made_c, BLOCK_C)
+                gates = gates_at(source[0], samples[:, None], c, last + 1, made_c, BLOCK_C)
                 x = gated_again(x, gates)
             acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
         store_sums(

@@ -12,7 +12,8 @@ from ..language.gluon import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from .remade import gated_again, normalized_again
+from ..norm.normalized_again import normalized_again
+from .remade import gated_again
 
 
 @gluon.jit

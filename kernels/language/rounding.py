@@ -40,8 +40,8 @@ def stored(x, dtype: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def as_stored(x, dtype: tl.constexpr) -> tl.tensor:
-    """float32 values rounded to `dtype`, in float32 again.
+def narrowed(x, dtype: tl.constexpr) -> tl.tensor:
+    """float32 values rounded to `dtype`.
 
     bfloat16 is rounded in pairs by one instruction. Single values are rounded by an instruction at
     an eighth of its rate: SiLU's gradient behind a normalization had 2 of 43 an element.
@@ -52,7 +52,13 @@ def as_stored(x, dtype: tl.constexpr) -> tl.tensor:
         )
     else:
         narrow = x.to(dtype)
-    return narrow.to(tl.float32)
+    return narrow
+
+
+@triton.jit
+def as_stored(x, dtype: tl.constexpr) -> tl.tensor:
+    """float32 values rounded to `dtype`, in float32 again."""
+    return narrowed(x, dtype).to(tl.float32)
 
 
 @triton.jit

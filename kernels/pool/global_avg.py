@@ -10,9 +10,18 @@ from typing import Final
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from ..language.channel_ranges import pitch_of
-from ..language.rounding import stored
+from ..language.map_tiles import nchw
+from ..language.rounding import stored, stored_reference
+from ..norm.batch_norm_tiles import factors_of
+from ..norm.normalized_again import (
+    Normalized,
+    normalized_again,
+    normalized_again_reference,
+    settings_of_normalizer,
+)
 
 TILE: Final = 8192  # elements of a tile, at most
 WARP_TILE: Final = 1024  # elements of a warp: four loads of 16 bytes a thread in bfloat16
@@ -34,16 +43,25 @@ def _place(
 
 @triton.jit(do_not_specialize=["pixels", "divisor", "tiles_c"])
 def _sums_kernel(
-    x_ptr, y_ptr, pixels, divisor, channels, x_pitch, y_pitch, tiles_c,
-    PRECISION: tl.constexpr, ALIGN: tl.constexpr,
+    x_ptr, y_ptr, source, pixels, divisor, channels, x_pitch, y_pitch, tiles_c, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    """With a `source` the averaged map is x, normalized again."""
     n, p, c, mask_c = _place(channels, tiles_c, ALIGN, BLOCK_P, BLOCK_C)
     x_pitch = x_pitch // ALIGN * ALIGN
+    if source is not None:
+        at = factors_of(source[0], source[1], source[2], c, mask_c, channels)
     total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, pixels, BLOCK_P, num_stages=STAGES):
+        mask = (p < pixels - first) & mask_c
         ptrs = x_ptr + (n * pixels + first) * x_pitch + (p * x_pitch + c)
-        total += tl.load(ptrs, mask=(p < pixels - first) & mask_c, other=0.0).to(tl.float32)
+        x = tl.load(ptrs, mask=mask, other=0.0)
+        if source is not None:
+            x = normalized_again(x, at, coefficient, FUNCTION)
+            total += tl.where(mask, x.to(tl.float32), 0.0)
+        else:
+            total += x.to(tl.float32)
     # Pairs of rows add up. A sum of more rows would follow the layout of threads.
     for level in tl.static_range(1, 14):
         if BLOCK_P >> level > 0:
@@ -72,14 +90,31 @@ def global_avg(x: Tensor, y: Tensor, precision: str) -> None:
     sum_pixels(x, y, x.shape[1] * x.shape[2], precision)
 
 
-def sum_pixels(x: Tensor, y: Tensor, divisor: int, precision: str) -> None:
-    """y [N, 1, 1, C] = the sum of each channel of x [N, H, W, C] over the divisor."""
+def normalized_avg(
+    x: Tensor, y: Tensor, *, made_by: Normalized, precision: str = "ieee"
+) -> None:  # fmt: skip
+    """y [N, 1, 1, C] = the mean of each channel of the map that is made of x [N, H, W, C].
+
+    The bits are those of `adaptive_avg_pool2d` of the stored map.
+    """
+    sum_pixels(x, y, x.shape[1] * x.shape[2], precision, made_by)
+
+
+def sum_pixels(
+    x: Tensor, y: Tensor, divisor: int, precision: str, made_by: Normalized | None = None
+) -> None:
+    """y [N, 1, 1, C] = the sum of each channel of x [N, H, W, C] over the divisor.
+
+    x may be what the summed map is `made_by`.
+    """
     samples, pixels, channels, tile = _tile(x, y)
     if samples == 0:
         return
     tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
     _sums_kernel[(samples * tiles_c,)](
-        x, y, pixels, divisor, channels, pitch_of(x), pitch_of(y), tiles_c, PRECISION=precision,
+        x, y, pixels=pixels, divisor=divisor, channels=channels, x_pitch=pitch_of(x),
+        y_pitch=pitch_of(y), tiles_c=tiles_c, **settings_of_normalizer(made_by),
+        PRECISION=precision,
         STAGES=3 if tile["ALIGN"] >= 8 else 1, **tile,
     )  # fmt: skip
 
@@ -110,3 +145,12 @@ def _tile(x: Tensor, y: Tensor) -> tuple[int, int, int, dict[str, int]]:
     align = gcd(16, channels, pitch_of(x), pitch_of(y))
     tile = {"ALIGN": align, "BLOCK_P": block_p, "BLOCK_C": block_c}
     return samples, pixels, channels, tile | {"num_warps": max(block_p * block_c // WARP_TILE, 1)}
+
+
+def normalized_avg_reference(
+    x: Tensor, y: Tensor, *, made_by: Normalized, precision: str = "ieee"
+) -> None:  # fmt: skip
+    """Computes `normalized_avg` in torch."""
+    maps = nchw(normalized_again_reference(x, made_by))
+    mean = functional.adaptive_avg_pool2d(maps, 1)
+    y.copy_(stored_reference(mean.permute(0, 2, 3, 1), y.dtype, precision))

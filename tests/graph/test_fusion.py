@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.networks.scaled_residual import falling
+from tests.networks.squeeze import residual as gated_residuals
 from tests.support.examples import CHAIN, examples
 from tests.support.networks import NetworkMaker, random_chain, vgg
 from tests.support.running import random_batches, train
@@ -126,6 +127,15 @@ def test_additions_take_scaled_and_dropped_branches_in() -> None:
     apart = {"scale_channels", "dropout_parts", "add"}
     assert not apart & set(kinds(fuse(plain)))
     assert [op.output for op in joined] == [op.output for op in plain.ops if op.kind == "add"]
+
+
+def test_additions_take_gated_branches_in_and_their_relu() -> None:
+    network = fuse(trace(gated_residuals(), (torch.empty(2, 3, 8, 8),), ordered=True))
+    gated = [op for op in network.ops if "gate" in op.kind]
+    kinds_behind = ["gate_multiply_add_relu", "gate_multiply_add", "gate_multiply_add_relu"]
+    assert [op.kind for op in gated] == kinds_behind
+    assert all(len(op.inputs) == 3 for op in gated)
+    assert not {"add", "relu"} & set(kinds(network))
 
 
 def test_branches_that_others_read_stay() -> None:

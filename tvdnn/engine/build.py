@@ -95,7 +95,8 @@ def training_graph(
     With `updates_last` parameters are updated behind all else, as plans that use a file ask. With
     `masks_by_signs` joined normalizations mask gradients by the signs of their outputs, as plans
     that round maps ask. With `remakes_maps` pointwise convolutions and their weight gradients
-    make the maps that they alone read, as they load what these are made of.
+    make the maps that they alone read, as they load what these are made of; so do the averages and
+    gates of squeeze and excitation.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)

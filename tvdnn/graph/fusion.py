@@ -138,6 +138,18 @@ def scaled_residual(network: Network) -> Network:
     return _with_additions(network, branch, as_one)
 
 
+def gated_residual(network: Network) -> Network:
+    """Fuse the addition of a residual, and its ReLU, with what gates the other term."""
+    readers = _only_readers(network)
+    makers = {op.output: op for op in network.ops if op.kind == "gate_multiply"}
+    network = _with_additions(
+        network,
+        lambda value: [makers[value]] if value in makers and value in readers else [],
+        lambda ops: replace(ops[0], kind="gate_multiply_add"),
+    )
+    return _fused(network, FusionRule("gate_multiply_add", "relu", "gate_multiply_add_relu"))
+
+
 def max_pool2d_codes(network: Network) -> Network:
     """Let max poolings write codes of their maxima. Backward then does not read their inputs."""
     return _with_codes(network, {op.name for op in network.ops})
@@ -166,6 +178,7 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     batch_norm_activation,
     batch_norm_add_relu,
     scaled_residual,
+    gated_residual,
     max_pool2d_codes,
 )
 

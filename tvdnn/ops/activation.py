@@ -52,13 +52,17 @@ def behind_relu(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if op.output in b.masked_gradients:
         return dy
-    masked = (
-        dy
-        if not b.is_shared(dy)
-        else b.add_padded(b.unique(f"masked {dy}"), op.output, b.shape(op.output), Kind.GRAD)
-    )
+    masked = buffer_behind_relu(b, op)
     b.add_pass(op, "mask", (b.signs_of_range(op.output), Use(dy)), (Use(masked),))
     return masked
+
+
+def buffer_behind_relu(b: Builder, op: Op) -> str:
+    """A buffer for the masked gradient: that of the gradient, unless another value has it too."""
+    dy = b.grad_of(op)
+    if not b.is_shared(dy):
+        return dy
+    return b.add_padded(b.unique(f"masked {dy}"), op.output, b.shape(op.output), Kind.GRAD)
 
 
 def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:

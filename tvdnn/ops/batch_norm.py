@@ -27,6 +27,7 @@ from .operator import STRIDED, Launch, Operator, by_pixel, launches
 from .remade_maps import lies_in_source
 from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
+from .squeeze import lies_unstored
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for, statistics_of
 from .traced_op import Shape, TracedOp
 
@@ -52,10 +53,10 @@ def forward(b: Builder, op: Op) -> None:
     """The passes forward.
 
     A normalization with nothing fused behind it, which one other alone adds, makes no map: that
-    other op normalizes it as it adds it. Nor does one that its reader makes as it loads it.
+    other op normalizes it as it adds it. Nor does one that its readers make as they load it.
     """
     statistics = whole(_statistics(b, op))
-    if lies_in_source(b, op):
+    if lies_in_source(b, op) or lies_unstored(b, op):
         return
     bare = op.kind == "batch_norm"
     if bare and op.output in b.residuals and b.has_one_reader(op.output):

@@ -37,6 +37,8 @@ class Builder(Masks):
     remakes_maps: bool = False
     # The values that only their readers make. They lie where what they are made of does.
     made_by_readers: set[str] = field(default_factory=set)
+    # The values that all of their readers normalize. They lie where their sources do.
+    normalized_by_readers: set[str] = field(default_factory=set)
     # Whether parameters are updated behind all other passes.
     updates_last: bool = False
     # The parameters whose gradients are whole, and whose updates come last.

@@ -31,8 +31,9 @@ from .conv_sizes import filter_shape, plan_settings, sides_of
 from .conv_translator import conv
 from .operator import STRIDED_BY_WORDS, Operator
 from .pool import add_codes, codes_of
-from .remade_maps import remakes, source_of, source_read_by
+from .remade_maps import remakes, source_read_by
 from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
+from .squeeze import source_in_backward
 from .statistics import add_cells
 
 
@@ -179,12 +180,12 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
         return
     reads: tuple[Use, ...] = (Use(small), Use(large, halo=halo_of(b, op)))
     plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
-    source = source_of(b, op.inputs[0]) if large == b.input_of(op) else None
+    source = source_in_backward(b, op.inputs[0]) if large == b.input_of(op) else None
     if source is None or not remakes(b, op, small, large, source):
         assert op.inputs[0] not in b.made_by_readers, f"nothing has stored {op.inputs[0]}"
         add_weight_sums(b, op, reads, plan, b.product_flops(op, *places))
         return
-    reads = (Use(small), Use(source.map), source.beside)
+    reads = (Use(small), Use(source.map), source.beside, *source.behind)
     flops = b.product_flops(op, *places)
     add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=source.attrs)
 

@@ -15,6 +15,7 @@ from .builder import Builder
 from .operator import STRIDED, Launch, Operator, as_maps, launches
 from .passes import forward, grad_apart
 from .row_tiles import tiles_of_pools
+from .squeeze import add_reader, split_reads, unstored_source
 from .traced_op import Shape, TracedOp, given_settings, shape_of
 
 _MAX_SETTINGS = {"stride": None, "padding": 0, "dilation": 1}
@@ -79,6 +80,20 @@ def codes_of(op: Op) -> str:
     return f"codes {op.name}"
 
 
+def adaptive_forward(b: Builder, op: Op) -> None:
+    source = unstored_source(b, op.inputs[0])
+    add_reader(b, op, "forward", source, (Use(b.input_of(op)),), (Use(b.new_output(op)),))
+
+
+def _run_adaptive_forward(a: Launch) -> None:
+    (x,), made_by = split_reads(a)
+    if made_by is None:
+        _run_adaptive("adaptive_avg_pool2d", a)
+    else:
+        operands = as_maps(x), as_maps(a.writes[0])
+        a.kernels.normalized_avg(*operands, made_by=made_by, precision=a.stored)
+
+
 def _run_adaptive(kernel: str, a: Launch) -> None:
     source, target = map(as_maps, (a.reads[0], a.writes[0]))
     getattr(a.kernels, kernel)(source, target, precision=a.stored)
@@ -128,10 +143,10 @@ AVG_POOL2D = Operator(
 )
 ADAPTIVE_AVG_POOL2D = Operator(
     "adaptive_avg_pool2d",
-    forward,
+    adaptive_forward,
     grad_apart,
     {
-        "forward": partial(_run_adaptive, "adaptive_avg_pool2d"),
+        "forward": _run_adaptive_forward,
         "grad_input": partial(_run_adaptive, "adaptive_avg_pool2d_grad"),
     },
     strided=STRIDED,

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..graph import Op, Use
 from ..kernels.conv.depthwise import makes_depthwise_input
 from ..kernels.conv.grad_weight.split_plan import remakes_maps
-from ..kernels.conv.remade import Gated, MadeBy, Normalized, makes_input, pays_to_make
+from ..kernels.conv.remade import Gated, MadeBy, makes_input, pays_to_make
+from ..kernels.norm.normalized_again import Normalized
 from .builder import Builder, whole
 from .concat_views import WORD
 from .conv_sizes import filter_shape, plan_settings, sides_of
@@ -36,6 +37,8 @@ class Source:
     beside: Use
     params: tuple[str, ...]
     attrs: Mapping[str, Any]
+    # What else stands beside the map.
+    behind: tuple[Use, ...] = ()
 
 
 def source_of(b: Builder, value: str) -> Source | None:
@@ -100,6 +103,15 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     )
 
 
+def makes_product(b: Builder, op: Op, map_: str) -> bool:
+    """Whether the only reader of the product with gates can make it of a map that lies there."""
+    value = op.output
+    if not (b.has_one_reader(value) and b.needs_grad(value) and b.shape(value)[-1] % WORD == 0):
+        return False
+    source = Source(map_, Use(""), (), {"maker": "gate"})
+    return _is_made_by(b, b.readers_of[value][0], source)
+
+
 def _plane(b: Builder, value: str) -> tuple[int, int]:
     height, width = b.shape(value)[1:3]
     return height, width
@@ -116,4 +128,6 @@ def made_by_of(a: Launch, params: Sequence[Tensor | None]) -> MadeBy:
     if a.attrs["maker"] == "gate":
         return Gated(a.reads[2].flatten(1))
     weight, bias = params
-    return Normalized(a.reads[2], weight, bias, a.attrs["function"], a.attrs["coefficient"])
+    normalized = Normalized(a.reads[2], weight, bias, a.attrs["function"], a.attrs["coefficient"])
+    both = a.attrs["maker"] == "normalize gate"
+    return Gated(a.reads[3].flatten(1), normalized) if both else normalized

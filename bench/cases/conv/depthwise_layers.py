@@ -12,7 +12,7 @@ from bench.cases.case import At, Measured
 from bench.cases.conv.layers import padding_of
 from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
 from bench.cases.operands import F32, Operands, Shape
-from tvdnn.kernels.conv.remade import Normalized
+from tvdnn.kernels.norm.normalized_again import Normalized
 
 TF32: Final = 1e-4  # a value that is stored may round the other way
 # Architectures other than Hopper compile the first alone, which is the least.

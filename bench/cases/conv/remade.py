@@ -6,7 +6,8 @@ from typing import Final
 from bench.cases.conv.layers import Layer, Tensors
 from bench.cases.launch import Settings
 from bench.cases.operands import Operands
-from tvdnn.kernels.conv.remade import Gated, Normalized
+from tvdnn.kernels.conv.remade import Gated
+from tvdnn.kernels.norm.normalized_again import Normalized
 
 REMADE: Final = (  # of every tile in bfloat16
     *(Layer(56, 64, 256, 1), Layer(56, 144, 24, 1), Layer(28, 128, 512, 1)),
@@ -15,6 +16,7 @@ REMADE: Final = (  # of every tile in bfloat16
     Layer(28, 104, 128, 1),
 )
 MAKERS: Final = ("relu", "silu", "gate")
+BOTH: Final = ("gated relu", "gated silu")  # normalized and gated, for gradients of weights alone
 
 
 def made_by_of(o: Operands, t: Tensors, maker: str, suits: Callable[..., bool]) -> Settings:
@@ -23,7 +25,10 @@ def made_by_of(o: Operands, t: Tensors, maker: str, suits: Callable[..., bool]) 
     layer = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches}
     if not maker or not suits(*t.layer.sides, t.layer.shape, **layer):
         return {}
-    if maker == "gate":
-        return {"made_by": Gated(o.randn(samples, channels, dtype=t.x.dtype))}
+    *gated, function = maker.split()
     statistics, affine = o.randn(3, channels), (o.randn(channels), o.randn(channels))
-    return {"made_by": Normalized(statistics, *affine, maker)}
+    normalized = None if maker == "gate" else Normalized(statistics, *affine, function)
+    if gated or normalized is None:
+        gates = o.randn(samples, channels, dtype=t.x.dtype)
+        return {"made_by": Gated(gates, normalized)}
+    return {"made_by": normalized}

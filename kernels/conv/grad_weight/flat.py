@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from ...language.rounding import ended
-from ..remade import gated_again, gates_at, normalized_again, normalizer_at
+from ...norm.normalized_again import normalized_again
+from ..remade import gated_again, gates_at, normalizer_at
 from .program_steps import (
     add_products,
     first_run,
@@ -107,15 +108,18 @@ def grad_weight_flat_kernel(
             split, splits, unit, num_samples, pixels, BLOCK_P
         )
         n, pixel, home, left = first_n, first_pixel, first_n, share
-        if MAKER == "normalize":
+        NORMALIZES: tl.constexpr = (MAKER == "normalize") | (MAKER == "normalize gate")
+        if NORMALIZES:
             at = normalizer_at(source, c, in_c, BLOCK_C)
         for _ in tl.range(0, steps, num_stages=STAGES):
             dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
             x = x_desc.load([n, pixel + shift, c]).reshape(BLOCK_P, BLOCK_C)
-            if MAKER == "normalize":
+            if NORMALIZES:
                 x = normalized_again(x, at, coefficient, FUNCTION)
-            elif MAKER == "gate":
-                x = gated_again(x, gates_at(source, n, c, num_samples, in_c, BLOCK_C))
+            if MAKER == "gate":
+                x = gated_again(x, gates_at(source[0], n, c, num_samples, in_c, BLOCK_C))
+            elif MAKER == "normalize gate":
+                x = gated_again(x, gates_at(source[3], n, c, num_samples, in_c, BLOCK_C))
             acc = add_products(acc, dy, x, SWAP, PRECISION)
             if MAKER != "":
                 acc = ended(acc)

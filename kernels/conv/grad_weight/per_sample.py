@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 from ...language.rounding import ended
-from ..remade import gated_again, gates_at, normalized_again, normalizer_at
+from ...norm.normalized_again import normalized_again
+from ..remade import gated_again, gates_at, normalizer_at
 from .program_steps import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
@@ -53,18 +54,20 @@ def grad_weight_samples_kernel(
     n, h, w, left = 0, home_h, home_w, share
     acc = load_sum(sums, bands, split, k, tap, c, FIRST, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
     rows = tl.arange(0, BLOCK_N)[:, None]
-    if MAKER == "normalize":
+    NORMALIZES: tl.constexpr = (MAKER == "normalize") | (MAKER == "normalize gate")
+    GATES: tl.constexpr = (MAKER == "gate") | (MAKER == "normalize gate")
+    if NORMALIZES:
         at = normalizer_at(source, c, in_c, BLOCK_C)
-    elif MAKER == "gate":
-        num_gated = num_samples // cut
-        gates = gates_at(source, rows // cut, c, num_gated, in_c, BLOCK_C)
+    if GATES:
+        num_gated, gates_ptr = num_samples // cut, source[3] if NORMALIZES else source[0]
+        gates = gates_at(gates_ptr, rows // cut, c, num_gated, in_c, BLOCK_C)
     for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
         dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
         x = x_desc.load([n, x_pixel * x_pitch + c])
-        if MAKER == "normalize":
+        if NORMALIZES:
             x = normalized_again(x, at, coefficient, FUNCTION)
-        elif MAKER == "gate":
+        if GATES:
             x = gated_again(x, gates)
         acc = add_products(acc, dy, x, SWAP, PRECISION)
         if MAKER != "":
@@ -76,9 +79,9 @@ def grad_weight_samples_kernel(
         n = tl.where(left == 0, n + BLOCK_N, n)
         h = tl.where(left == 0, home_h, h)
         w = tl.where(left == 0, home_w, w)
-        if MAKER == "gate":  # noqa: SIM102
+        if GATES:  # noqa: SIM102
             if left == 0:  # most steps are of the same samples as the step before
-                gates = gates_at(source, (n + rows) // cut, c, num_gated, in_c, BLOCK_C)
+                gates = gates_at(gates_ptr, (n + rows) // cut, c, num_gated, in_c, BLOCK_C)
         left = tl.where(left == 0, share, left)
     store_sum(sums, bands, acc, split, k, tap, c, SWAP, MERGED, BY_GROUP, BLOCK_K, BLOCK_C)
 

@@ -18,8 +18,8 @@ from tvdnn.kernels.conv import depthwise_moments as cells_of_strips
 from tvdnn.kernels.conv import depthwise_strips as strips
 from tvdnn.kernels.conv import depthwise_strips_grad_weight as strips_sums
 from tvdnn.kernels.conv.depthwise_moments import strip_moments_reference
-from tvdnn.kernels.conv.remade import Normalized
 from tvdnn.kernels.norm.batch_norm import batch_norm
+from tvdnn.kernels.norm.normalized_again import Normalized
 
 SHAPES = {
     "3x3": Shape((3, 9, 11), (24, 24), groups=24),

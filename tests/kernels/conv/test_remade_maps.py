@@ -16,8 +16,9 @@ from tvdnn.kernels.conv.grad_weight.launch import (
 )
 from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan, remakes_maps
 from tvdnn.kernels.conv.pack_weight import pack_weight
-from tvdnn.kernels.conv.remade import Gated, MadeBy, Normalized, makes_input
+from tvdnn.kernels.conv.remade import Gated, MadeBy, makes_input
 from tvdnn.kernels.norm.batch_norm import batch_norm
+from tvdnn.kernels.norm.normalized_again import Normalized
 from tvdnn.kernels.pointwise.channel_broadcast import gate
 
 POINTWISE = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
@@ -81,6 +82,21 @@ def gated(x: Tensor) -> tuple[Gated, Tensor]:
     return made_by, y
 
 
+def normalized_and_gated(x: Tensor, function: str) -> tuple[Gated, Tensor]:
+    """A way to normalize x and to gate what that makes, and the map that both make."""
+    by, normal = normalized(x, function)
+    gates, y = gated(normal)
+    return Gated(gates.gates, by), y
+
+
+def made_of(x: Tensor, maker: str) -> tuple[MadeBy, Tensor]:
+    """A way to make a map of x: "gate", a function of a normalization, or both; and the map."""
+    *both, function = maker.split(" ")
+    if both:
+        return normalized_and_gated(x, function)
+    return gated(x) if maker == "gate" else normalized(x, function)
+
+
 def sums_of(x: Tensor, dy: Tensor, made_by: MadeBy | None = None, *, exact: bool = False) -> Tensor:
     """The running sums after two launches, the first over a unit."""
     shape = (dy.shape[-1], x.shape[-1], 1, 1)
@@ -89,7 +105,9 @@ def sums_of(x: Tensor, dy: Tensor, made_by: MadeBy | None = None, *, exact: bool
     sums = poisoned((plan.splits, shape[0], 1, 1, shape[1]), torch.float32, x.device)
     kernel = conv2d_grad_weight_reference if exact else conv2d_grad_weight
     for part in (slice(0, plan.unit), slice(plan.unit, len(x))):
-        made = Gated(made_by.gates[part]) if isinstance(made_by, Gated) else made_by
+        made = made_by
+        if isinstance(made_by, Gated):
+            made = Gated(made_by.gates[part], made_by.of)
         kernel(
             x[part], dy[part], sums, first=part.start == 0, **POINTWISE, precision="ieee",
             made_by=made,
@@ -124,6 +142,8 @@ def assert_remakes(x: Tensor, dy: Tensor, made_by: MadeBy, y: Tensor, *, repeats
     expected, outputs = sums_of(y, dy), output_of(y, dy)
     for _ in range(repeats):
         assert torch.equal(sums_of(x, dy, made_by), expected)
+        if isinstance(made_by, Gated) and made_by.of is not None:
+            continue  # only gradients of weights make both
         for found, exact in zip(output_of(x, dy, made_by), outputs, strict=True):
             assert torch.equal(found, exact)
 
@@ -148,6 +168,16 @@ def test_gated_maps(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("function", ["", "relu", "silu"])
+def test_normalized_and_gated_maps(layer: Layer, function: str) -> None:
+    x, dy = maps_of(layer, "cpu")
+    made_by, y = normalized_and_gated(x, function)
+    assert_remakes(x, dy, made_by, y)
+    exact = sums_of(y, dy, exact=True)
+    assert rms_error(sums_of(x, dy, made_by, exact=True), exact) < 1e-3
+
+
+@pytest.mark.parametrize("layer", SMALL.values(), ids=SMALL)
 def test_references_make_the_map_too(layer: Layer) -> None:
     x, dy = maps_of(layer, "cpu")
     for made_by, y in (normalized(x, "relu"), gated(x)):
@@ -162,14 +192,16 @@ def test_references_make_the_map_too(layer: Layer) -> None:
 @pytest.mark.parametrize("function", [*FUNCTIONS, "gate"])
 def test_functions_on_gpu(layer: Layer, function: str) -> None:
     x, dy = maps_of(layer, "cuda")
-    assert_remakes(x, dy, *(gated(x) if function == "gate" else normalized(x, function)))
+    assert_remakes(x, dy, *made_of(x, function))
+    if function != "gate":
+        assert_remakes(x, dy, *normalized_and_gated(x, function))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layer", LARGE.values(), ids=LARGE)
-@pytest.mark.parametrize("function", ["", "relu", "silu", "gate"])
+@pytest.mark.parametrize("function", ["", "relu", "silu", "gate", "gated silu", "gated relu"])
 def test_tiles_on_gpu(layer: Layer, function: str) -> None:
     """Each time: once, 3 in 66 launches wrote registers that products still read."""
     x, dy = maps_of(layer, "cuda")
-    made_by, y = gated(x) if function == "gate" else normalized(x, function)
+    made_by, y = made_of(x, function)
     assert_remakes(x, dy, made_by, y, repeats=REPEATS)

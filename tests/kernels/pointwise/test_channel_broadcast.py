@@ -1,5 +1,6 @@
 """Gates against float64: their products and sums, and gradients that are sums over pixels."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +16,20 @@ from tests.kernels.numerics import (
     rms_error,
 )
 from tvdnn.kernels.language.rounding import stored_reference
-from tvdnn.kernels.pointwise import channel_broadcast as kernels
-from tvdnn.kernels.pointwise.channel_broadcast import FUNCTIONS, gate_slices
+from tvdnn.kernels.pointwise import channel_broadcast, channel_broadcast_grad
+from tvdnn.kernels.pointwise.channel_broadcast import FUNCTIONS, gate, gate_slices
+from tvdnn.kernels.pointwise.channel_broadcast_grad import gate_grad, sum_slices
 
 SHAPES = [(1, 1, 1), (3, 35, 11), (2, 519, 96), (1, 300, 64), (5, 49, 130), (0, 9, 8)]
 TOLERANCE = {torch.float32: 5e-7, torch.bfloat16: 4e-3}
 DTYPES = list(TOLERANCE)
+
+
+def launchers(suffix: str) -> tuple[Callable[..., None], ...]:
+    """The launchers of gates and their gradients, or their references."""
+    modules = channel_broadcast, channel_broadcast_grad, channel_broadcast_grad
+    names = "gate", "gate_grad", "sum_slices"
+    return tuple(getattr(*each) for each in zip(modules, (n + suffix for n in names), strict=True))
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
@@ -29,9 +38,7 @@ DTYPES = list(TOLERANCE)
 def test_follows_float64(
     shape: tuple[int, int, int], dtype: torch.dtype, suffix: str, generator: torch.Generator
 ) -> None:
-    gate, gate_grad, sum_slices = (
-        getattr(kernels, name + suffix) for name in ("gate", "gate_grad", "sum_slices")
-    )
+    gate, gate_grad, sum_slices = launchers(suffix)
     samples, pixels, channels = shape
     x, dy = (randn(shape, dtype, generator) for _ in range(2))
     y, dx = poisoned_like(x), poisoned_like(x)
@@ -61,7 +68,7 @@ def test_follows_float64(
 def gradient(*operands: Any) -> torch.Tensor:
     x = operands[0]
     sums = poisoned((len(x), gate_slices(*x.shape[1:]), x.shape[2]), torch.float32, x.device)
-    kernels.gate_grad(*operands, poisoned_like(x), sums)
+    gate_grad(*operands, poisoned_like(x), sums)
     return sums
 
 
@@ -80,9 +87,9 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
     for place in (torch.clone, as_range):
         y, dx, dgates = (place(poisoned_like(each)) for each in (x, x, gates))
         sums = poisoned((3, gate_slices(35, 18), 18), torch.float32, x.device)
-        kernels.gate(place(x), place(gates), y)
-        kernels.gate_grad(place(x), place(gates), place(dy), dx, sums)
-        kernels.sum_slices(sums, dgates)
+        gate(place(x), place(gates), y)
+        gate_grad(place(x), place(gates), place(dy), dx, sums)
+        sum_slices(sums, dgates)
         results.append((y, dx, dgates, sums))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     assert all(is_poisoned_beside(part) for part in results[1][:3])
@@ -92,19 +99,17 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
 def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
     x = randn((9, 12544, 24576), torch.bfloat16, generator)
     gates, y = randn((9, 24576), torch.bfloat16, generator), poisoned_like(x)
-    kernels.gate(x, gates, y)
+    gate(x, gates, y)
     assert torch.equal(y[8], x[8] * gates[8])
     sums = poisoned((2, gate_slices(12544, 96), 96), torch.float32, x.device)
     parts = tuple(each.view(-1)[: 2 * 12544 * 96].view(2, 12544, 96) for each in (x, y))
-    run = kernels.gate_grad
+    run = gate_grad
     assert_repeatable(lambda: run(parts[0], None, parts[1], None, sums), sums)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
-    gate, gate_grad, sum_slices = (
-        getattr(kernels, name + suffix) for name in ("gate", "gate_grad", "sum_slices")
-    )
+    gate, gate_grad, sum_slices = launchers(suffix)
     x, gates = (randn(shape, torch.float32, generator) for shape in ((2, 35, 24), (2, 24)))
     for launch, read, written in (
         (gate, (x, gates), (x,)),

@@ -112,7 +112,7 @@ class _Replay:
         ops, content = self._covered[op.name], self._content(use)
         names = dict.fromkeys(name for each in ops for name in (*each.inputs, each.output))
         if "maker" in pass_.attrs:
-            found = list(op.inputs[:1]) if self._makes_again(pass_, op, use) else []
+            found = self._values_beside_made(pass_, op, use, content)
         else:
             found = [name for name in names if self._holds_form(content, name, pass_)]
             found += [each for each in self._deferred(pass_, names, content) if each not in found]
@@ -151,17 +151,29 @@ class _Replay:
                 self._computed_later.add(maker.name)
                 yield name
 
+    def _values_beside_made(self, pass_: Pass, op: Op, use: Use, content: Prints) -> list[str]:
+        """What a use finds of a pass that makes the first input: that, another or the output."""
+        if self._makes_again(pass_, op, use):
+            return [op.inputs[0]]
+        first = next(each for each in pass_.reads if self._kind(each) in STORED)
+        others = _inputs_from_outside(self._covered[op.name])[1:]
+        names = [*others, op.output] if others and use != first else []
+        return [name for name in names if self._holds_form(content, name, pass_)]
+
     def _makes_again(self, pass_: Pass, op: Op, use: Use) -> bool:
         """Whether a use holds what the op's input is made of, by a pass that makes it itself.
 
         The pass reads the inputs of the input's maker in their order, of a normalization also the
-        statistics.
+        statistics. Behind a gate the input's first input may be made as well.
         """
-        maker = next(each for each in self._graph.ops.values() if each.output == op.inputs[0])
+        maker = self._maker_of(op.inputs[0])
         names = _inputs_from_outside(self._covered[maker.name])
         maps = [each for each in pass_.reads if self._kind(each) in STORED]
-        normalizes = pass_.attrs["maker"] == "normalize"
-        if normalizes and not any(self._is_aux_of(each, maker) for each in pass_.reads):
+        if pass_.attrs["maker"] == "normalize gate":
+            maker = self._maker_of(names[0])
+            names = [*_inputs_from_outside(self._covered[maker.name]), *names[1:]]
+        statistics = any(self._is_aux_of(each, maker) for each in pass_.reads)
+        if pass_.attrs["maker"] != "gate" and not statistics:
             return False
         held = dict(zip(maps, names, strict=False)).get(use)
         if held is None or not self._holds_form(self._content(use), held, pass_):
@@ -169,6 +181,9 @@ class _Replay:
         if pass_.direction is Direction.FORWARD:
             self._computed_later.add(maker.name)
         return True
+
+    def _maker_of(self, value: str) -> Op:
+        return next(each for each in self._graph.ops.values() if each.output == value)
 
     def _is_aux_of(self, use: Use, op: Op) -> bool:
         """True if a buffer holds what a pass of `op` wrote there."""
@@ -245,7 +260,8 @@ class _Replay:
         if op.kind in CHANNEL_OPS:
             own = self._expected.own_term(op, width)
             return sum(matching, start=zeros(width)) if matching else own
-        if pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
+        masked = pass_.attrs.get("leaves_masked", False) and use == pass_.writes[-1]
+        if masked or pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
             return self._sum_of_terms(contents, ops[-1].output, width)
         reader = next(
             (each for each in ops if set(each.inputs) & set(_inputs_from_outside(ops))), ops[0]

@@ -8,7 +8,7 @@ from torch import Tensor
 from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d_settings import CHECKED, EXACT, HALF, WIDE
 from bench.cases.conv.layers import Layer, Tensors, measured, measured_in_groups, of_layer
-from bench.cases.conv.remade import MAKERS, REMADE, made_by_of
+from bench.cases.conv.remade import BOTH, MAKERS, REMADE, made_by_of
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
@@ -109,7 +109,7 @@ COMPILED: Final = (
     *(
         At((64,), {"layer": layer, **HALF, "maker": maker}, wgmma=layer.in_channels >= 64)
         for layer in REMADE
-        for maker in MAKERS
+        for maker in (*MAKERS, *BOTH)
     ),
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
     *(each for layer in (*WINDOWS, *WINDOWS_BY_STRIDE) for each in _both_runs(layer, HALF)),

@@ -1,0 +1,103 @@
+"""Squeeze and excitation: normalized maps that a global average and a gate alone read.
+
+Both can normalize as they load what the map was made of. Nothing then keeps the map for the
+backward pass. Nothing stores it either, unless a convolution reads it and its gates in the place of
+their product.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, Final
+
+from torch import Tensor
+
+from ..graph import Op, Use
+from ..kernels.norm.normalized_again import Normalized
+from .builder import Builder, whole
+from .operator import Launch
+from .remade_maps import GATED, NORMALIZED, Source, makes_product, source_of
+from .statistics import statistics_of
+
+GATES: Final = frozenset({GATED, "gate_multiply_add", "gate_multiply_add_relu"})
+AVERAGE: Final = "adaptive_avg_pool2d"
+
+
+def squeezed_source(b: Builder, value: str) -> Source | None:
+    """What a map was normalized of that its readers can normalize again, in bfloat16, or None."""
+    op = b.makers.get(value)
+    if not b.remakes_maps or b.dtype != "bfloat16" or op is None or op.kind not in NORMALIZED:
+        return None
+    if not (b.needs_grad(value) and op.attrs["training"] and _is_squeezed(b, value)):
+        return None
+    x = b.input_of(op)
+    alike = b.buffers[x].shape == b.shape(value) and b.pitch(x) == b.width_of(value)
+    if value in b.aliases or b.is_beside(b.resolved(Use(x))) or not (alike and b.starts_words(x)):
+        return None
+    attrs = {
+        "maker": "normalize",
+        "function": op.attrs.get("function", ""),
+        "coefficient": op.attrs.get("coefficient", 0.0),
+    }
+    return Source(x, whole(statistics_of(op)), op.params[:2], attrs)
+
+
+def _is_squeezed(b: Builder, value: str) -> bool:
+    """Whether one gate and one average of all pixels alone read the value."""
+    readers = b.readers_of[value]
+    gates = [each for each in readers if each.kind in GATES and each.inputs[0] == value]
+    averages = [each for each in readers if each.kind == AVERAGE]
+    if (len(readers), len(gates), len(averages)) != (2, 1, 1) or value in b.network.outputs:
+        return False
+    return prod(b.shape(averages[0].output)[1:-1]) == 1
+
+
+def lies_unstored(b: Builder, op: Op) -> bool:
+    """Put a normalization's output where its input lies, if its readers normalize that."""
+    source = squeezed_source(b, op.output)
+    if source is None:
+        return False
+    gate = next(each for each in b.readers_of[op.output] if each.kind in GATES)
+    if gate.kind == GATED and makes_product(b, gate, source.map):
+        return False
+    b.put(op.output, source.map)
+    b.normalized_by_readers.add(op.output)
+    return True
+
+
+def unstored_source(b: Builder, value: str) -> Source | None:
+    """What a value that nothing stores is normalized of; None of one that is stored."""
+    return squeezed_source(b, value) if value in b.normalized_by_readers else None
+
+
+def source_in_backward(b: Builder, value: str) -> Source | None:
+    """`source_of` as a backward pass has it: of a gated map that was squeezed, the map before."""
+    source = source_of(b, value)
+    if source is None or source.attrs["maker"] != "gate":
+        return source
+    before = squeezed_source(b, b.makers[value].inputs[0])
+    if before is None:
+        return source
+    attrs = {**before.attrs, "maker": "normalize gate"}
+    return replace(before, attrs=attrs, behind=(source.beside,))
+
+
+def add_reader(
+    b: Builder, op: Op, role: str, source: Source | None, reads: Sequence[Use],
+    writes: Sequence[Use], attrs: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """A pass that normalizes its first map, with a source; its statistics come behind all reads."""
+    if source is None:
+        b.add_pass(op, role, reads, writes, attrs=attrs)
+        return
+    attrs = {**(attrs or {}), **source.attrs}
+    b.add_pass(op, role, (*reads, source.beside), writes, params=source.params, attrs=attrs)
+
+
+def split_reads(a: Launch) -> tuple[list[Tensor], Normalized | None]:
+    """The reads of a pass of `add_reader`, and how it normalizes the first."""
+    if "maker" not in a.attrs:
+        return list(a.reads), None
+    *reads, statistics = a.reads
+    function, coefficient = a.attrs["function"], a.attrs["coefficient"]
+    return reads, Normalized(statistics, *a.params, function, coefficient)
