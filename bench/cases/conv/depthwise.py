@@ -8,6 +8,7 @@ from bench.cases.conv.depthwise_layers import (
     COMPILED,
     MADE,
     TF32,
+    WITH_MOMENTS,
     beside,
     layer_of,
     made_by_of,
@@ -17,6 +18,7 @@ from bench.cases.conv.depthwise_layers import (
 from bench.cases.launch import Launch, launching, nchw
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.depthwise import depthwise_conv2d, depthwise_conv2d_grad_input
+from tvdnn.kernels.conv.depthwise_moments import cells_of
 
 
 def _precision(dtype: torch.dtype) -> dict[str, str]:
@@ -25,7 +27,7 @@ def _precision(dtype: torch.dtype) -> dict[str, str]:
 
 def _forward(
     o: Operands, size: Shape, taps: int = 3, stride: int = 1, dtype: torch.dtype = BF16,
-    first: bool | None = None, channels: int = 0, maker: str | None = None,
+    first: bool | None = None, channels: int = 0, maker: str | None = None, moments: bool = False,
 ) -> Launch:  # fmt: skip
     """With a peer whose channels are `first` or last, without a bias, if that is given."""
     size, out, packed, geometry = layer_of(o, size, channels, taps, stride, dtype)
@@ -35,6 +37,9 @@ def _forward(
     peer = peer_of(o, x, y, packed, None, geometry, lambda: nchw(y), first)
     operands = (x, packed, bias, y)
     settings = {**geometry, **_precision(dtype), **made_by_of(o, size[3], maker)}
+    if moments:
+        cells = cells_of((out[1], out[2]))
+        settings |= {"cells": cells, "moments": o.out(*cells.shape(out[0], out[3]))}
     return launching(depthwise_conv2d, *operands, peer=peer, **settings)
 
 
@@ -56,7 +61,7 @@ CASES = tuple(
         launcher,
         make,
         CHECKED,
-        COMPILED + (MADE if make is _forward else ()),
+        COMPILED + ((*MADE, *WITH_MOMENTS) if make is _forward else ()),
         [*measured(launcher.__name__)],
         odd=False,
         tolerance=TF32,

@@ -40,6 +40,11 @@ MADE = (
     At((2, 112, 112, 96), {"stride": 2, "maker": "relu6"}),
     At((2, 56, 56, 72), {"taps": 5, "stride": 2, "maker": "relu"}),
 )
+WITH_MOMENTS = (
+    At((2, 56, 56, 144), {"maker": "relu6", "moments": True}),
+    At((2, 56, 56, 144), {"maker": "silu", "moments": True}),
+    At((2, 28, 28, 240), {"taps": 5, "maker": "silu", "moments": True}),
+)
 CHECKED: dict[str, Settings] = {
     "5x5": {"taps": 5},
     "3x3 by 2": {"stride": 2},
