@@ -86,9 +86,9 @@ def clamped_as_stored(x, dtype: tl.constexpr) -> tl.tensor:
     """
     if dtype == tl.bfloat16 and not PLAIN:
         y = tl.inline_asm_elementwise(
-            "{ .reg .b32 t; cvt.rn.relu.bf16x2.f32 t, $2, $1; min.NaN.bf16x2 $0, t, $3; }",
-            "=r,r,r,r", [x, tl.full(x.shape, 6.0, tl.bfloat16)], dtype=tl.bfloat16, is_pure=True,
-            pack=2,
+            "{ .reg .b32 y, six; cvt.rn.relu.bf16x2.f32 y, $2, $1; mov.b32 six, 0x40C040C0;"
+            " min.NaN.bf16x2 $0, y, six; }",
+            "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2,
         )  # fmt: skip
     else:
         x = x.to(dtype).to(tl.float32)

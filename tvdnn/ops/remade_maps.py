@@ -3,7 +3,8 @@
 A normalized or gated map that a pointwise convolution alone reads is read once more, backward, by
 the gradient of the convolution's weight. That launch can read what the map was made of instead and
 make the same bits, so that nothing keeps the map beyond the forward pass. Where the convolution's
-own launch does so too, the map is never stored: the value then lies where its source does.
+own launch does so too, the map is never stored: the value then lies where its source does. So do
+normalized maps that a depthwise convolution alone reads.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ REMADE: Final = (  # of every tile in bfloat16
     *(Layer(14, 672, 112, 1), Layer(7, 512, 2048, 1), Layer(28, 40, 24, 1)),
     Layer(28, 104, 128, 1),
 )
-MAKERS: Final = ("relu", "silu", "gate")
+MAKERS: Final = ("relu", "relu6", "silu", "gate")
 BOTH: Final = ("gated relu", "gated silu")  # normalized and gated, for gradients of weights alone
 
 
