@@ -18,6 +18,7 @@ from ..language.channel_ranges import pitch_of
 from ..language.cost import costing
 from ..language.rounding import stored
 from ..norm.normalized_again import (
+    CHEAP,
     Normalized,
     normalized_again_reference,
     settings_of_normalizer,
@@ -32,7 +33,6 @@ from .tiles import Pair
 
 WIDEST: Final = 11  # columns of a filter, at most: a thread holds the weights of a row
 LEAST: Final = 16  # channels, unless they are a multiple of 8
-CHEAP: Final = ("", "relu", "relu6", "leaky_relu", "hardswish")
 ZERO_AT_ZERO: Final = (*CHEAP, "silu", "gelu", "gelu_tanh", "tanh", "elu")
 MOST_TIMES: Final = 6.25  # taps that meet an input whose function is cheap: 5x5 by 2
 THREADS: Final = 128  # threads of a program: each has four channels

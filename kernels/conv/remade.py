@@ -62,9 +62,12 @@ def makes_input(
 
 def pays_to_make(weight_shape: tuple[int, int, int, int], maker: str) -> bool:
     """Whether a convolution of this weight makes its input sooner than a pass of its own."""
-    out_channels, in_channels, *_ = weight_shape
-    few_tiles = out_channels <= MOST_TILES * WIDE_TILE
-    return few_tiles and in_channels >= LEAST_CHANNELS[maker]
+    return has_few_tiles(weight_shape) and weight_shape[1] >= LEAST_CHANNELS[maker]
+
+
+def has_few_tiles(weight_shape: tuple[int, int, int, int]) -> bool:
+    """Whether few tiles of outputs each make the input once more."""
+    return weight_shape[0] <= MOST_TILES * WIDE_TILE
 
 
 def stages_beside(tile: Tile, maker: str, itemsize: int) -> int:

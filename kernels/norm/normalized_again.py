@@ -3,7 +3,7 @@
 The values have the bits that `batch_norm` stores. Nothing then needs to keep the map.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,8 @@ from ..language.rounding import as_stored, clamped_as_stored, narrowed, rectifie
 from ..pointwise.activation_math import activated
 from .batch_norm import batch_norm_reference
 from .batch_norm_tiles import normalized
+
+CHEAP: Final = ("", "relu", "relu6", "leaky_relu", "hardswish")  # functions without exponentials
 
 
 class Normalized(NamedTuple):

@@ -133,7 +133,7 @@ NETWORKS = {
         atol=3e-5,
         gradients=False,
     ),
-    "silu": _case(partial(inverted, "silu"), KERNELS),
+    "silu": _case(partial(inverted, "silu")),
     "relu": _case(partial(inverted, "relu")),
-    "hardswish": _case(partial(inverted, "hardswish", "hardsigmoid")),
+    "hardswish": _case(partial(inverted, "hardswish", "hardsigmoid"), KERNELS),
 }

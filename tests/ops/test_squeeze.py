@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.networks.squeeze import NETWORKS, Residual, Squeeze, chain, inverted, residual
+from tests.networks.squeeze import (
+    NETWORKS,
+    Inverted,
+    Residual,
+    Squeeze,
+    chain,
+    inverted,
+    residual,
+)
 from tests.support.lowered import lower
 from tests.support.plans import random_plan
 from tests.support.running import Batch, random_batches, train
@@ -144,7 +152,7 @@ def test_products_that_a_convolution_makes_are_made_of_the_map_before_backward()
 
     The third's pixels start at no whole words.
     """
-    graph = graph_of(inverted("silu"))
+    graph = graph_of(inverted("hardswish"))
     maps = [op.output for op in graph.network.ops if op.kind == "batch_norm_activation"]
     assert [name in graph.buffers for name in maps] == [True, False, True]
     assert maps[0] not in kept(graph)
@@ -153,6 +161,17 @@ def test_products_that_a_convolution_makes_are_made_of_the_map_before_backward()
     assert makers(graph, "grad_input", GATE) == ["", "normalize", "normalize"]
     both = [each for each in makers(graph, "grad_weight", "conv2d") if each]
     assert both == ["normalize gate"] * 2
+
+
+def test_exponentials_and_many_outputs_load_the_stored_map() -> None:
+    """Before a convolution, whose gradient of the weight would take longer to make it again."""
+    wide = chain(Inverted(32, 96, 260, "relu"), channels=260)
+    for net in (inverted("silu"), wide):
+        graph = graph_of(net)
+        norms = {op.output for op in graph.network.ops if op.kind.startswith("batch_norm_")}
+        gated = {op.inputs[0] for op in graph.network.ops if op.kind == GATE}
+        assert gated <= norms & kept(graph).keys()
+        assert "gate" in makers(graph, "grad_weight", "conv2d")
 
 
 @pytest.mark.parametrize(

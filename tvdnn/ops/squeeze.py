@@ -13,10 +13,12 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..graph import Op, Use
-from ..kernels.norm.normalized_again import Normalized
+from ..kernels.conv.remade import has_few_tiles
+from ..kernels.norm.normalized_again import CHEAP, Normalized
 from .builder import Builder, whole
+from .conv_sizes import filter_shape
 from .operator import Launch
-from .remade_maps import GATED, NORMALIZED, Source, makes_product, source_of
+from .remade_maps import GATED, NORMALIZED, READERS, Source, makes_product, source_of
 from .statistics import statistics_of
 
 GATES: Final = frozenset({GATED, "gate_multiply_add", "gate_multiply_add_relu"})
@@ -29,6 +31,8 @@ def squeezed_source(b: Builder, value: str) -> Source | None:
     if not b.remakes_maps or b.dtype != "bfloat16" or op is None or op.kind not in NORMALIZED:
         return None
     if not (b.needs_grad(value) and op.attrs["training"] and _is_squeezed(b, value)):
+        return None
+    if not _pays(b, _gate_of(b, value), op.attrs.get("function", "")):
         return None
     x = b.input_of(op)
     alike = b.buffers[x].shape == b.shape(value) and b.pitch(x) == b.width_of(value)
@@ -52,12 +56,28 @@ def _is_squeezed(b: Builder, value: str) -> bool:
     return prod(b.shape(averages[0].output)[1:-1]) == 1
 
 
+def _gate_of(b: Builder, value: str) -> Op:
+    return next(each for each in b.readers_of[value] if each.kind in GATES)
+
+
+def _pays(b: Builder, gate: Op, function: str) -> bool:
+    """Whether to normalize again takes no longer than to load the map.
+
+    The gradient of a convolution's weight does not load faster meanwhile, as it waits for products:
+    exponentials cost it more (EfficientNet-B0 2% of a step), and so do many tiles of outputs.
+    """
+    reader = b.readers_of[gate.output][0] if b.has_one_reader(gate.output) else None
+    if gate.kind != GATED or reader is None or reader.kind not in READERS:
+        return True
+    return function in CHEAP and has_few_tiles(filter_shape(b, reader))
+
+
 def lies_unstored(b: Builder, op: Op) -> bool:
     """Put a normalization's output where its input lies, if its readers normalize that."""
     source = squeezed_source(b, op.output)
     if source is None:
         return False
-    gate = next(each for each in b.readers_of[op.output] if each.kind in GATES)
+    gate = _gate_of(b, op.output)
     if gate.kind == GATED and makes_product(b, gate, source.map):
         return False
     b.put(op.output, source.map)
