@@ -32,7 +32,7 @@ def squeezed_source(b: Builder, value: str) -> Source | None:
         return None
     if not (b.needs_grad(value) and op.attrs["training"] and _is_squeezed(b, value)):
         return None
-    if not _pays(b, _gate_of(b, value), op.attrs.get("function", "")):
+    if not _pays(b, _product_of(b, value), op.attrs.get("function", "")):
         return None
     x = b.input_of(op)
     alike = b.buffers[x].shape == b.shape(value) and b.pitch(x) == b.width_of(value)
@@ -56,18 +56,18 @@ def _is_squeezed(b: Builder, value: str) -> bool:
     return prod(b.shape(averages[0].output)[1:-1]) == 1
 
 
-def _gate_of(b: Builder, value: str) -> Op:
+def _product_of(b: Builder, value: str) -> Op:
     return next(each for each in b.readers_of[value] if each.kind in GATES)
 
 
-def _pays(b: Builder, gate: Op, function: str) -> bool:
+def _pays(b: Builder, product: Op, function: str) -> bool:
     """Whether to normalize again takes no longer than to load the map.
 
     The gradient of a convolution's weight does not load faster meanwhile, as it waits for products:
     exponentials cost it more (EfficientNet-B0 2% of a step), and so do many tiles of outputs.
     """
-    reader = b.readers_of[gate.output][0] if b.has_one_reader(gate.output) else None
-    if gate.kind != GATED or reader is None or reader.kind not in READERS:
+    reader = b.readers_of[product.output][0] if b.has_one_reader(product.output) else None
+    if product.kind != GATED or reader is None or reader.kind not in READERS:
         return True
     return function in CHEAP and has_few_tiles(filter_shape(b, reader))
 
@@ -77,7 +77,7 @@ def lies_unstored(b: Builder, op: Op) -> bool:
     source = squeezed_source(b, op.output)
     if source is None:
         return False
-    gate = _gate_of(b, op.output)
+    gate = _product_of(b, op.output)
     if gate.kind == GATED and makes_product(b, gate, source.map):
         return False
     b.put(op.output, source.map)
