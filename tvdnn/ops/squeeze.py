@@ -61,10 +61,11 @@ def _product_of(b: Builder, value: str) -> Op:
 
 
 def _pays(b: Builder, product: Op, function: str) -> bool:
-    """Whether to normalize again takes no longer than to load the map.
+    """Whether to make the map again takes no longer than to load it.
 
-    The gradient of a convolution's weight does not load faster meanwhile, as it waits for products:
-    exponentials cost it more (EfficientNet-B0 2% of a step), and so do many tiles of outputs.
+    The gradient of a convolution's weight makes it between its products, which wait. Exponentials
+    would cost EfficientNet-B0 2% of its step (computed, 2026-11), and each more tile of outputs
+    makes the map once more.
     """
     reader = b.readers_of[product.output][0] if b.has_one_reader(product.output) else None
     if product.kind != GATED or reader is None or reader.kind not in READERS:
