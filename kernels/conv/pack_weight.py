@@ -16,7 +16,7 @@ from .bands import band_start, filter_of, first_channel
 from .tiles import Filter
 
 BLOCK: Final = 1024
-TILE: Final = 64  # rows and columns of a tile, which is transposed where rows lie together
+TILE: Final = 32  # rows and columns of a tile, which is transposed where rows lie together
 
 
 @triton.jit
@@ -48,22 +48,18 @@ def pack_kernel(
     tl.store(packed_ptr + offs, stored(value, packed_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
-@triton.jit(do_not_specialize=["size_o", "taps", "stride_t"])
-def pack_tiles_kernel(
-    weight_ptr, packed_ptr, size_o, size_i, taps, stride_o, stride_i, stride_t,
+@triton.jit(do_not_specialize=["size_o"])
+def pack_matrix_kernel(
+    weight_ptr, packed_ptr, size_o, size_i, stride_o, stride_i,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """packed[o, t, i] = the weight at (o, t, i), for a tile of o and i and all taps t."""
+    """packed[o, i] = the weight at (o, i), for a tile of filters of one tap."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     mask = (o < size_o) & (i < size_i)
-    weight_ptrs = weight_ptr + o * stride_o + i * stride_i
-    packed_ptrs = packed_ptr + o * taps * size_i + i
-    for _ in range(taps):
-        value = tl.load(weight_ptrs, mask=mask, other=0.0).to(tl.float32)
-        tl.store(packed_ptrs, stored(value, packed_ptr.dtype.element_ty, PRECISION), mask=mask)
-        weight_ptrs += stride_t
-        packed_ptrs += size_i
+    value = tl.load(weight_ptr + o * stride_o + i * stride_i, mask=mask, other=0.0).to(tl.float32)
+    value = stored(value, packed_ptr.dtype.element_ty, PRECISION)
+    tl.store(packed_ptr + o * size_i + i, value, mask=mask)
 
 
 def pack_weight(weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee") -> None:
@@ -155,14 +151,13 @@ def _launch(
     groups: int, precision: str,
 ) -> None:  # fmt: skip
     wide = max(packed.numel(), source.numel()) >= 1 << 31
-    (size_o, size_r, size_s, size_i), (_, stride_o, stride_r, stride_s, stride_i) = sizes, strides
-    dense = packed.numel() == size_o * size_r * size_s * size_i and groups == 1
-    if dense and not wide and (size_r == 1 or stride_r == size_s * stride_s):
+    (size_o, size_r, size_s, size_i), (_, stride_o, *_, stride_i) = sizes, strides
+    is_matrix = size_r == size_s == groups == 1 and packed.numel() == size_o * size_i
+    if is_matrix and not wide and min(size_o, size_i) >= TILE // 2:
         grid = (triton.cdiv(size_o, TILE), triton.cdiv(size_i, TILE))
-        pack_tiles_kernel[grid](
-            source, packed, size_o, size_i, size_r * size_s, stride_o, stride_i, stride_s,
-            PRECISION=precision, BLOCK=TILE,
-        )  # fmt: skip
+        pack_matrix_kernel[grid](
+            source, packed, size_o, size_i, stride_o, stride_i, PRECISION=precision, BLOCK=TILE
+        )
         return
     taps = _filter_of(packed, sizes[3] * groups, groups)
     pack_kernel[(triton.cdiv(packed.numel(), BLOCK),)](
