@@ -18,16 +18,22 @@ def _pack(
     dtype: torch.dtype = BF16,
     groups: int = 1,
     precision: str = "ieee",
+    taps: int = 3,
 ) -> Launch:
-    """A square weight [K, C/g, 3, 3] is packed into [K, 3, 3, C/g], or into [C, 3, 3, K/g]."""
+    """A square weight [K, C/g, R, R] is packed into [K, R, R, C/g], or into [C, R, R, K/g]."""
     channels = size[-1]
-    weight = o.randn(channels, channels // groups, 3, 3)
-    packed = o.out(channels, 3, 3, channels // groups, dtype=dtype)
+    weight = o.randn(channels, channels // groups, taps, taps)
+    packed = o.out(channels, taps, taps, channels // groups, dtype=dtype)
     return launching(launcher, weight, packed, groups=groups, precision=precision)
 
 
-CHECKED = {"bf16": {}, "tf32": {"dtype": F32, "precision": "tf32"}}
+CHECKED = {
+    "bf16": {},
+    "bf16, 1x1": {"taps": 1},
+    "tf32": {"dtype": F32, "precision": "tf32"},
+    "tf32, 1x1": {"dtype": F32, "precision": "tf32", "taps": 1},
+}
 CASES = tuple(
-    KernelCase(launcher, partial(_pack, launcher), CHECKED, [At((64,))])
+    KernelCase(launcher, partial(_pack, launcher), CHECKED, [At((64,)), At((64,), {"taps": 1})])
     for launcher in (pack_weight, pack_weight_grad_input)
 )
