@@ -63,6 +63,19 @@ class Inverted(nn.Module):
         return self.last_norm(self.last(x))
 
 
+class Preactivated(nn.Module):
+    """What a map is normalized of is also the residual, with its gradient or without."""
+
+    def __init__(self, channels: int, *, relu: bool = True, detached: bool = False) -> None:
+        super().__init__()
+        self.norm, self.squeeze = nn.BatchNorm2d(channels), Squeeze(channels)
+        self.relu, self.detached = relu, detached
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.squeeze(self.norm(x)) + (x.detach() if self.detached else x)
+        return y.relu() if self.relu else y
+
+
 class Branches(nn.Module):
     """Gated maps that are added to what no pass need keep, to each other, and to no gradient."""
 
@@ -92,6 +105,12 @@ def residual() -> nn.Sequential:
     """As SE-ResNet. Behind the last block but one no ReLU follows the sum."""
     blocks = [Residual(32, 16), Residual(32, 16, relu=False), Residual(32, 16)]
     return chain(*blocks, channels=32)
+
+
+def preactivated() -> nn.Sequential:
+    convs = (nn.Conv2d(32, 32, 1) for _ in range(3))
+    blocks = Preactivated(32), Preactivated(32, relu=False), Preactivated(32, detached=True)
+    return chain(*(each for pair in zip(convs, blocks, strict=True) for each in pair), channels=32)
 
 
 def inverted(function: str, gate: str = "sigmoid") -> nn.Sequential:
@@ -124,6 +143,7 @@ def _case(make: Callable[[], nn.Module], *runs: Run) -> NetworkCase:
 NETWORKS = {
     "residual": _case(residual, KERNELS),
     "branches": _case(branches, KERNELS),
+    "preactivated": _case(preactivated),
     "apart": NetworkCase(
         residual,
         (3, 8, 8),

@@ -138,10 +138,7 @@ class _Replay:
         return part and _is_within(content, self._expected.value(name))
 
     def _deferred(self, pass_: Pass, names: Iterable[str], content: Prints) -> Iterator[str]:
-        """The outputs of normalizations that the pass itself computes from `content`.
-
-        The pass must read their statistics.
-        """
+        """The outputs of normalizations that a pass with their statistics makes of `content`."""
         for name in names:
             maker = self._expected.makers.get(name)
             if maker is None or maker.kind != BARE_NORM or maker.name in self._written_ops:
@@ -152,13 +149,17 @@ class _Replay:
                 yield name
 
     def _values_beside_made(self, pass_: Pass, op: Op, use: Use, content: Prints) -> list[str]:
-        """What a use finds of a pass that makes the first input: that, another or the output."""
-        if self._makes_again(pass_, op, use):
-            return [op.inputs[0]]
+        """What a use finds of a pass that makes the first input: that, another or the output.
+
+        Where what that is made of is another input too, the pass reads it twice.
+        """
+        made = self._makes_again(pass_, op, use)
         first = next(each for each in pass_.reads if self._kind(each) in STORED)
         others = _inputs_from_outside(self._covered[op.name])[1:]
-        names = [*others, op.output] if others and use != first else []
-        return [name for name in names if self._holds_form(content, name, pass_)]
+        again = others if pass_.reads.count(use) > 1 else []
+        names = again if made else [*others, op.output] if others and use != first else []
+        found = [name for name in names if self._holds_form(content, name, pass_)]
+        return [op.inputs[0], *found] if made else found
 
     def _makes_again(self, pass_: Pass, op: Op, use: Use) -> bool:
         """Whether a use holds what the op's input is made of, by a pass that makes it itself.
@@ -193,8 +194,7 @@ class _Replay:
         return np.array_equal(self._content(use), self._content_of_aux(op, use))
 
     def _content_of_aux(self, op: Op, use: Use) -> Prints:
-        start, stop = use.channels or (0, self._graph.buffers[use.buffer].shape[-1])
-        return prints(f"aux {op.name}", stop - start)
+        return prints(f"aux {op.name}", use.width(self._graph.buffers[use.buffer]))
 
     def _replay_forward(self, pass_: Pass, op: Op) -> None:
         ops = self._covered[op.name]
