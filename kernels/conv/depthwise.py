@@ -62,7 +62,7 @@ def makes_depthwise_input(
     each value is made about once.
     """
     channels, _, *size = weight_shape
-    if maker != "normalize" or channels % 8 or not {*ZERO_AT_ZERO} >= {function}:
+    if maker != "normalize" or channels % 8 or function not in ZERO_AT_ZERO:
         return False
     if goes_by_strips(channels, (size[0], size[1]), stride, dilation):
         return True

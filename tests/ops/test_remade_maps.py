@@ -1,7 +1,6 @@
 """Convolutions make maps that they alone read, forward and backward, and nothing stores these."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +9,10 @@ from torch import Tensor, nn
 from tests.networks.remade_maps import NETWORKS, Dense, Inverted, Narrow
 from tests.support.lowered import lower
 from tests.support.plans import random_plan
+from tests.support.provenance import assert_refuses_others
 from tests.support.running import train
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
-from tvdnn.errors import ScheduleError
 from tvdnn.graph import Direction, Graph, Kind
 from tvdnn.optim import SGD
 from tvdnn.planner.make import make_schedule
@@ -188,22 +187,9 @@ def test_the_proof_finds_another_source() -> None:
     """Another buffer of the same kind in the place of any that a remade map is made of."""
     graph = graph_of(Inverted())
     check_provenance(graph)
-    kind_of = {name: each.kind for name, each in graph.buffers.items()}
     for place, pass_ in enumerate(graph.passes):
         if "maker" not in pass_.attrs:
             continue
         sources = pass_.reads[1:] if pass_.role == "grad_weight" else pass_.reads[::2]
         for use in sources:
-            others = {
-                each
-                for other in graph.passes
-                for each in other.reads
-                if kind_of[each.buffer] is kind_of[use.buffer]
-                if each.buffer not in {read.buffer for read in pass_.reads}
-            }
-            for other in others:
-                reads = tuple(other if each is use else each for each in pass_.reads)
-                passes = list(graph.passes)
-                passes[place] = replace(pass_, reads=reads)
-                with pytest.raises(ScheduleError):
-                    check_provenance(replace(graph, passes=tuple(passes)))
+            assert_refuses_others(graph, place, use)

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -20,10 +19,10 @@ from tests.networks.squeeze import (
 )
 from tests.support.lowered import lower
 from tests.support.plans import random_plan
+from tests.support.provenance import assert_refuses_others
 from tests.support.running import Batch, random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
-from tvdnn.errors import ScheduleError
 from tvdnn.graph import BITS, Direction, Graph, Kind, Pass
 from tvdnn.optim import SGD
 from tvdnn.planner.make import make_schedule
@@ -261,20 +260,7 @@ def test_the_proof_finds_another_source(net: nn.Module) -> None:
         if "maker" not in pass_.attrs or pass_.role == "grad_weight":
             continue
         for use in (pass_.reads[0], pass_.reads[-1]):
-            kind = graph.buffers[use.buffer].kind
-            others = {
-                each
-                for other in graph.passes
-                for each in other.reads
-                if graph.buffers[each.buffer].kind is kind
-                if each.buffer not in {read.buffer for read in pass_.reads}
-            }
-            for other in others:
-                reads = tuple(other if each is use else each for each in pass_.reads)
-                passes = list(graph.passes)
-                passes[place] = replace(pass_, reads=reads)
-                with pytest.raises(ScheduleError):
-                    check_provenance(replace(graph, passes=tuple(passes)))
+            assert_refuses_others(graph, place, use)
 
 
 def test_the_squeeze_of_a_product_loads_it() -> None:

@@ -139,13 +139,10 @@ def _add_values_grad(b: Builder, op: Op, sums: str) -> None:
     b.add_pass(op, "grad_gate", (Use(sums),), (Use(b.new_grad(op.inputs[1])),))
 
 
-def _run(function: str, a: Launch) -> None:
-    x, gates = (*a.reads, *(each for each in a.params if each is not None))
-    operands = (a.by_pixel(x), gates.view(-1, a.attrs["channels"]), a.by_pixel(a.writes[0]))
-    a.kernels.gate(*operands, function=function, precision=a.stored)
-
-
-_run_add = partial(_run, "add")
+def _run_add(a: Launch) -> None:
+    x, values = (*a.reads, *(each for each in a.params if each is not None))
+    operands = (a.by_pixel(x), values.view(-1, a.attrs["channels"]), a.by_pixel(a.writes[0]))
+    a.kernels.gate(*operands, function="add", precision=a.stored)
 
 
 def _run_product(a: Launch, *, relu: bool = False) -> None:

@@ -53,13 +53,18 @@ def source_of(b: Builder, value: str) -> Source | None:
     if not (b.has_one_reader(value) and b.needs_grad(value)):
         return None
     if op.kind in NORMALIZED:
-        function = {"function": op.attrs.get("function", "")}
-        attrs = {"maker": "normalize", **function, "coefficient": op.attrs.get("coefficient", 0.0)}
-        return Source(b.input_of(op), whole(statistics_of(op)), op.params[:2], attrs)
+        return normalized_source(b, op)
     gates = b.buffer_of[op.inputs[1]] if op.kind == GATED else ""
     if gates and not b.is_range(gates) and b.shape(value)[-1] % WORD == 0:
         return Source(b.input_of(op), Use(gates), (), {"maker": "gate"})
     return None
+
+
+def normalized_source(b: Builder, op: Op) -> Source:
+    """What the output of a normalization was made of."""
+    function, coefficient = op.attrs.get("function", ""), op.attrs.get("coefficient", 0.0)
+    attrs = {"maker": "normalize", "function": function, "coefficient": coefficient}
+    return Source(b.input_of(op), whole(statistics_of(op)), op.params[:2], attrs)
 
 
 def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:

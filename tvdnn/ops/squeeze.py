@@ -15,11 +15,18 @@ from torch import Tensor
 from ..graph import Op, Use
 from ..kernels.conv.remade import has_few_tiles
 from ..kernels.norm.normalized_again import CHEAP, Normalized
-from .builder import Builder, whole
+from .builder import Builder
 from .conv_sizes import filter_shape
 from .operator import Launch
-from .remade_maps import GATED, NORMALIZED, READERS, Source, makes_product, source_of
-from .statistics import statistics_of
+from .remade_maps import (
+    GATED,
+    NORMALIZED,
+    READERS,
+    Source,
+    makes_product,
+    normalized_source,
+    source_of,
+)
 
 GATES: Final = frozenset({GATED, "gate_multiply_add", "gate_multiply_add_relu"})
 AVERAGE: Final = "adaptive_avg_pool2d"
@@ -38,12 +45,7 @@ def squeezed_source(b: Builder, value: str) -> Source | None:
     alike = b.buffers[x].shape == b.shape(value) and b.pitch(x) == b.width_of(value)
     if value in b.aliases or b.is_beside(b.resolved(Use(x))) or not (alike and b.starts_words(x)):
         return None
-    attrs = {
-        "maker": "normalize",
-        "function": op.attrs.get("function", ""),
-        "coefficient": op.attrs.get("coefficient", 0.0),
-    }
-    return Source(x, whole(statistics_of(op)), op.params[:2], attrs)
+    return normalized_source(b, op)
 
 
 def _is_squeezed(b: Builder, value: str) -> bool:
@@ -78,8 +80,8 @@ def lies_unstored(b: Builder, op: Op) -> bool:
     source = squeezed_source(b, op.output)
     if source is None:
         return False
-    gate = _product_of(b, op.output)
-    if gate.kind == GATED and makes_product(b, gate, source.map):
+    product = _product_of(b, op.output)
+    if product.kind == GATED and makes_product(b, product, source.map):
         return False
     b.put(op.output, source.map)
     b.normalized_by_readers.add(op.output)
