@@ -21,13 +21,14 @@ from ..norm.normalized_again import (
     CHEAP,
     Normalized,
     normalized_again_reference,
+    normalizer_of,
     settings_of_normalizer,
 )
 from . import cost
 from .batch_stats import MomentCells
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
 from .depthwise_moments import cells_of, strip_moments, strip_moments_reference
-from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
 from .depthwise_strips import convolve_strips, goes_by_strips
 from .tiles import Pair
 

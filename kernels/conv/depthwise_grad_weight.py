@@ -17,10 +17,11 @@ from ..language.cost import costing
 from ..norm.normalized_again import (
     Normalized,
     normalized_again_reference,
+    normalizer_of,
     settings_of_normalizer,
 )
 from . import cost
-from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
 from .depthwise_strips import goes_by_strips
 from .depthwise_strips_grad_weight import add_strips, plan_of_strips
 from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of

@@ -5,7 +5,6 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from ..norm.batch_norm_tiles import factors_of
 from ..norm.normalized_again import normalized_again
 from .tiles import Pair
 
@@ -62,12 +61,6 @@ def load_columns(
             inside = inside & (column + j < width)
         columns += (tl.load(ptrs + j * pitch, mask=inside, other=0.0).to(tl.float32),)
     return columns
-
-
-@triton.jit
-def normalizer_of(source, c, mask, channels) -> tl.tuple:
-    """Mean, factor and summand of channels c, of c's shape; `source` is that of `Normalized`."""
-    return factors_of(source[0], source[1], source[2], c, mask, channels)
 
 
 @triton.jit

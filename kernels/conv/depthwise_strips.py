@@ -16,10 +16,10 @@ from triton import cdiv
 from ..language.channel_ranges import pitch_of
 from ..language.device import num_sms
 from ..language.rounding import as_stored
-from ..norm.normalized_again import Normalized, settings_of_normalizer
+from ..norm.normalized_again import Normalized, normalizer_of, settings_of_normalizer
 from .batch_stats import MomentCells
 from .depthwise_moments import moments_of, with_values
-from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
 from .tiles import Pair
 
 MOST_ROWS: Final = 5  # of a filter: a thread holds the sums of as many rows of outputs
@@ -31,6 +31,33 @@ WIDTHS: Final = (32, 24, 16, 8)
 WIDEST: Final = 40  # pairs of a pixel, at most, that are one program's
 PROGRAMS: Final = 8  # of a multiprocessor, at least, if strips can be cut for them
 UNROLLED: Final = 3  # rows of a filter whose sums change places by renaming, not by moves
+
+
+@triton.jit
+def _load_filter(packed_ptr, c, channels, mask, TAPS: tl.constexpr) -> tl.tuple:
+    """The weights of all taps of channels c, float32."""
+    weights = ()
+    for tap in tl.static_range(TAPS):
+        weight = tl.load(packed_ptr + tap * channels + c, mask=mask, other=0.0)
+        weights += (weight.to(tl.float32),)
+    return weights
+
+
+@triton.jit
+def _repeated(value, COUNT: tl.constexpr) -> tl.tuple:
+    values = ()
+    for _ in tl.static_range(COUNT):
+        values += (value,)
+    return values
+
+
+@triton.jit
+def _moved(sums, COLUMNS: tl.constexpr) -> tl.tuple:
+    """The sums of rows of outputs, each row in the place of the next; the first is 0."""
+    moved = _repeated(tl.zeros_like(sums[0]), COLUMNS)
+    for j in tl.static_range(len(sums) - COLUMNS):
+        moved += (sums[j],)
+    return moved
 
 
 @triton.jit
@@ -81,18 +108,12 @@ def _strips_kernel(
     x_ptr += (sample * height * width + first) * X_PITCH + c
     y_ptr += (sample * out_h * out_w + first) * Y_PITCH + c
     at = normalizer_of(source, c, mask, channels)
-    weights = ()
-    for tap in tl.static_range(R * S):
-        weight = tl.load(packed_ptr + tap * channels + c, mask=mask, other=0.0)
-        weights += (weight.to(tl.float32),)
+    weights = _load_filter(packed_ptr, c, channels, mask, R * S)
     bias = tl.zeros((THREADS, 2), tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + c, mask=mask, other=0.0)
-    sums = ()
-    for _ in tl.static_range(R * COLUMNS):
-        sums += (tl.zeros((THREADS, 2), tl.float32),)
     zero = tl.zeros((THREADS, 2), tl.float32)
-    moments = (zero, zero, zero)
+    sums, moments = _repeated(zero, R * COLUMNS), (zero, zero, zero)
     for i in range(0, strip + R - 1, AT_ONCE):
         rows = ()
         for k in tl.static_range(AT_ONCE):
@@ -122,12 +143,7 @@ def _strips_kernel(
                     if t == 0:
                         moments = (tl.where(p == top, y, moments[0]), moments[1], moments[2])
                     moments = with_values(moments, y, inside)
-            moved = ()
-            for _ in tl.static_range(COLUMNS):
-                moved += (tl.zeros((THREADS, 2), tl.float32),)
-            for j in tl.static_range((R - 1) * COLUMNS):
-                moved += (sums[j],)
-            sums = moved
+            sums = _moved(sums, COLUMNS)
     if moments_ptr is not None:
         count = (stop - top) * tl.minimum(out_w - first, COLUMNS)
         mean, square = moments_of(moments, count.to(tl.float32))

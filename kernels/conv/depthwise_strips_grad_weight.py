@@ -14,8 +14,8 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
-from ..norm.normalized_again import Normalized, settings_of_normalizer
-from .depthwise_runs import load_columns, made_columns, normalizer_of, run_of, settings_of_runs
+from ..norm.normalized_again import Normalized, normalizer_of, settings_of_normalizer
+from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
 from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of
 from .grad_weight.program_steps import share_of
 from .tiles import Pair

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..language.rounding import as_stored, clamped_as_stored, narrowed, rectified_as_stored
 from ..pointwise.activation_math import activated
 from .batch_norm import batch_norm_reference
-from .batch_norm_tiles import normalized
+from .batch_norm_tiles import factors_of, normalized
 
 CHEAP: Final = ("", "relu", "relu6", "leaky_relu", "hardswish")  # functions without exponentials
 
@@ -26,6 +26,12 @@ class Normalized(NamedTuple):
     bias: Tensor | None
     function: str = ""
     coefficient: float = 0.0
+
+
+@triton.jit
+def normalizer_of(source, c, mask, channels) -> tl.tuple:
+    """Mean, factor and summand of channels c, of c's shape; `source` is that of the settings."""
+    return factors_of(source[0], source[1], source[2], c, mask, channels)
 
 
 @triton.jit

@@ -15,11 +15,11 @@ from torch.nn import functional
 from ..language.channel_ranges import pitch_of
 from ..language.map_tiles import nchw
 from ..language.rounding import stored, stored_reference
-from ..norm.batch_norm_tiles import factors_of
 from ..norm.normalized_again import (
     Normalized,
     normalized_again,
     normalized_again_reference,
+    normalizer_of,
     settings_of_normalizer,
 )
 
@@ -51,7 +51,7 @@ def _sums_kernel(
     n, p, c, mask_c = _place(channels, tiles_c, ALIGN, BLOCK_P, BLOCK_C)
     x_pitch = x_pitch // ALIGN * ALIGN
     if source is not None:
-        at = factors_of(source[0], source[1], source[2], c, mask_c, channels)
+        at = normalizer_of(source, c, mask_c, channels)
     total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, pixels, BLOCK_P, num_stages=STAGES):
         mask = (p < pixels - first) & mask_c
