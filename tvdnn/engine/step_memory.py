@@ -1,10 +1,8 @@
 """Step memory: arena, slab, file and a peer's arena, which all schedules of a network share."""
 
-import gc
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from ..planner.ir.schedule import Schedule
 from ..runtime.arena import Arena
@@ -12,6 +10,7 @@ from ..runtime.host_slab import Slab
 from ..runtime.section_file import SectionFile
 from .build import Progress
 from .engine_request import EngineRequest
+from .peak_memory import PeakMemory
 
 
 class StepMemory:
@@ -26,6 +25,7 @@ class StepMemory:
         self.file = _file_of(requested)
         self.arena = Arena(device)
         self.peer = Arena(device)  # stands in for that of another GPU
+        self.peak: PeakMemory | None = None  # a trainer's, which has torch's counter to itself
 
     def fit(self, schedule: Schedule, suspend: Callable[[], None], progress: Progress) -> None:
         """Grow to the bytes of `schedule`. `suspend` has all runners let the old bytes go."""
@@ -34,10 +34,14 @@ class StepMemory:
         fits = self.slab.nbytes >= slab_nbytes and self.peer.nbytes >= peer_nbytes
         if not fits or not self.arena.holds(nbytes, pages):
             progress("allocating", 0.0)
+            if self.peak is not None:
+                self.peak.note(self.arena)
             suspend()
             self.arena.reserve(nbytes, pages)
             self.slab.reserve(max(1, slab_nbytes))
             self.peer.reserve(peer_nbytes)
+            if self.peak is not None:
+                self.peak.count_anew()
             progress("allocating", 1.0)
         if self.file is not None:
             self.file.reserve(schedule.file_nbytes)
@@ -54,14 +58,3 @@ class StepMemory:
 def _file_of(requested: EngineRequest) -> SectionFile | None:
     given = requested.file
     return given if given is None or isinstance(given, SectionFile) else SectionFile(given)
-
-
-def measure_foreign(module: nn.Module) -> int:
-    """Allocated device bytes beside a module's parameters and buffers, from which a peak begins."""
-    own = [each for each in (*module.parameters(), *module.buffers()) if each.device.type == "cuda"]
-    if not own:
-        return 0
-    gc.collect()  # a former trainer's tensors, if freed later, would be taken off this one's peak
-    torch.cuda.reset_peak_memory_stats(own[0].device)
-    own_nbytes = sum(each.numel() * each.element_size() for each in own)
-    return torch.cuda.memory_allocated(own[0].device) - own_nbytes

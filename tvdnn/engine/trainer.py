@@ -47,9 +47,9 @@ from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
+from .peak_memory import PeakMemory
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
-from .step_memory import measure_foreign
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 
@@ -133,7 +133,7 @@ class Trainer:
         self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
-        self._foreign_nbytes = measure_foreign(net)
+        self._peak = PeakMemory(net)
         spec: Spec = optimizer or SGD()
         machine: dict[str, Any] = {"costs": costs, "clock": clock, "slab": slab}
         machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
@@ -148,6 +148,7 @@ class Trainer:
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._given_losses = GivenLosses(loss)
         self._core = Core(net, requested, losses.tensors)
+        self._core.memory.peak = self._peak
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
         how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
@@ -157,8 +158,7 @@ class Trainer:
             self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
         self.construction_peak_nbytes = self.peak_nbytes()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        self._peak.forget()
 
     @property
     def device(self) -> torch.device:
@@ -297,8 +297,7 @@ class Trainer:
         """
         if self.device.type != "cuda":
             return self.schedule.peak_nbytes
-        by_torch = torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
-        return by_torch + self.nbytes_outside_torch
+        return self._peak.nbytes(self._core.memory.arena)
 
     @property
     def nbytes_outside_torch(self) -> int:
