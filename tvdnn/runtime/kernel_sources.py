@@ -9,12 +9,14 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from inspect import getclosurevars
 from io import BytesIO
 from types import FunctionType
 from typing import Any, Final
 
 import triton
+from triton import knobs
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITCallable
 
@@ -34,12 +36,18 @@ class KernelSource:
     @property
     def is_compiled(self) -> bool:
         """Whether Triton's cache on disk has the kernel."""
-        manager = get_cache_manager(hashlib.sha256(self.key.encode()).hexdigest())
-        return manager.get_group(f"{self.source.name[:_LONGEST_NAME]}.json") is not None
+        folder = _cached_kernel(self.key, str(knobs.cache.dir))
+        return folder.get_group(f"{self.source.name[:_LONGEST_NAME]}.json") is not None
 
     def compile(self) -> None:
         """Compile the kernel into Triton's cache, unless it is there."""
         triton.compile(self.source, target=self.target, options=self.options)
+
+
+@lru_cache(4096)  # making one makes a folder, and those who wait for many kernels ask often
+def _cached_kernel(key: str, _cache: str) -> Any:
+    """Triton's manager of a kernel's folder in the cache on disk."""
+    return get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
 
 
 def source_of(key: str, compile_: Callable[[], Any]) -> KernelSource | None:
