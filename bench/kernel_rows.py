@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.cases.conv.depthwise_networks import NETWORKS
 from bench.entries import UNKNOWN, machine
 from bench.markdown import at, table
 
@@ -23,13 +24,10 @@ SETS = {
     "linear": "VGG-16's linear layers, N = 256",
     **{
         f"{name}, depthwise{', channels first' if first else ''}": (
-            f"{title}'s depthwise convolutions, torch's channels {'first' if first else 'last'}"
+            f"{each.title}({each.samples})'s depthwise convolutions,"
+            f" torch's channels {'first' if first else 'last'}"
         )
-        for name, title in (
-            ("mobilenet_v3_large", "MobileNet-v3-large(256)"),
-            ("efficientnet_b0", "EfficientNet-B0(128)"),
-            ("convnext_tiny", "ConvNeXt-T(128)"),
-        )
+        for name, each in NETWORKS.items()
         for first in (False, True)
     },
     "elementwise": "Elementwise, over 100 MB",

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, contiguous_format
 from torch.nn import functional
 
 from bench.cases.case import At, Measured
+from bench.cases.conv.depthwise_networks import NETWORKS
 from bench.cases.conv.layers import padding_of
 from bench.cases.launch import EXACT_SAMPLES, Peer, Settings, first_samples, nchw
 from bench.cases.operands import F32, Operands, Shape
@@ -53,36 +54,6 @@ CHECKED: dict[str, Settings] = {
     "27 channels": {"channels": 27},
     "122 channels, 5x5 by 2, float32": {"channels": 122, "taps": 5, "stride": 2, "dtype": F32},
 }
-
-
-class Layer(NamedTuple):
-    """A depthwise layer, and how many of it a network has."""
-
-    side: int
-    channels: int
-    taps: int
-    stride: int = 1
-    count: int = 1
-
-
-NETWORKS: Final = {
-    "mobilenet_v3_large": (256, (
-        Layer(112, 16, 3), Layer(112, 64, 3, 2), Layer(56, 72, 3), Layer(56, 72, 5, 2),
-        Layer(28, 120, 5, count=2), Layer(28, 240, 3, 2), Layer(14, 200, 3),
-        Layer(14, 184, 3, count=2), Layer(14, 480, 3), Layer(14, 672, 3), Layer(14, 672, 5, 2),
-        Layer(7, 960, 5, count=2),
-    )),
-    "efficientnet_b0": (128, (
-        Layer(112, 32, 3), Layer(112, 96, 3, 2), Layer(56, 144, 3), Layer(56, 144, 5, 2),
-        Layer(28, 240, 5), Layer(28, 240, 3, 2), Layer(14, 480, 3, count=2), Layer(14, 480, 5),
-        Layer(14, 672, 5, count=2), Layer(14, 672, 5, 2), Layer(7, 1152, 5, count=3),
-        Layer(7, 1152, 3),
-    )),
-    "convnext_tiny": (128, (
-        Layer(56, 96, 7, count=3), Layer(28, 192, 7, count=3), Layer(14, 384, 7, count=9),
-        Layer(7, 768, 7, count=3),
-    )),
-}  # fmt: skip
 
 
 def layer_of(
@@ -147,14 +118,14 @@ def peer_of(
 
 def measured(kernel: str) -> Iterator[Measured]:
     """Layers of networks beside torch's kernels, whose channels are last or first."""
-    for network, (samples, layers) in NETWORKS.items():
+    for name, network in NETWORKS.items():
         for first, peer in ((False, "torch, channels last"), (True, "torch, channels first")):
-            for side, channels, taps, stride, count in layers:
+            for side, channels, taps, stride, count in network.layers:
                 yield Measured(
                     kernel,
-                    (samples, side, side, channels),
+                    (network.samples, side, side, channels),
                     {"taps": taps, "stride": stride, "first": first},
-                    set=f"{network}, depthwise" + (", channels first" if first else ""),
+                    set=f"{name}, depthwise" + (", channels first" if first else ""),
                     title=f"{channels} {taps}x{taps}{'/2' if stride > 1 else ''} @{side}",
                     peer=peer,
                     count=count,
