@@ -4,6 +4,7 @@ Without a GPU all answers are those of an H200, so that plans can be made for on
 """
 
 import functools
+from threading import Lock
 from typing import Any, Final
 
 from triton import knobs
@@ -12,6 +13,7 @@ from triton.runtime import driver
 INTERPRETED_SMS: Final = 4
 INTERPRETED_SHARED_NBYTES: Final = 232448
 LARGE_TILES_NBYTES: Final = 160 * 1024  # least shared memory of a program for Hopper's tiles
+_MAKING: Final = Lock()
 ABSENT: Final = {"multiprocessor_count": 132, "max_shared_mem": 232448}  # an H200
 
 
@@ -55,10 +57,11 @@ def holds_large_tiles() -> bool:
 
 def _driver() -> Any:
     """Triton's driver of the GPU, or None where there is no GPU."""
-    try:
-        return driver.active
-    except RuntimeError:
-        return None
+    with _MAKING:  # the first call compiles a module in C
+        try:
+            return driver.active
+        except RuntimeError:
+            return None
 
 
 def _property(name: str) -> int:

@@ -9,6 +9,7 @@ import functools
 import re
 import warnings
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -50,6 +51,7 @@ FORMS: Final[dict[tuple[int, int], OperationNames]] = {
     (3, 9): OperationNames("async_load", "async_store", "reinterpret", False),
 }
 HOPPER: Final = (9, 0)
+_TRYING: Final = Lock()
 COST: Final = (
     "convolutions and TF32 products run as plain Triton kernels, whose times are up to 1.3 times as"
     " long (128 to 128 channels at 112x112 with a mask: 1.77 ms instead of 1.41)"
@@ -112,7 +114,10 @@ def available() -> bool:
 
     Warns once where the GPU has that capability and Gluon does not compile the kernels.
     """
-    return capability() == HOPPER and _usable()
+    if capability() != HOPPER:
+        return False
+    with _TRYING:
+        return _usable()
 
 
 @functools.cache

@@ -1,8 +1,11 @@
 """The seconds of a first step by part: what they sum to, and which parts a step reports."""
 
 import pickle
+import subprocess
+import sys
 from itertools import count
 
+import pytest
 import torch
 from torch import nn
 
@@ -63,3 +66,19 @@ def test_a_virtualized_network_does_too_and_its_copy_counts_anew() -> None:
     assert list(other.first_step) == []
     other(torch.randn(SHAPE)).sum().backward()
     assert list(other.first_step) == list(net.first_step)
+
+
+@pytest.mark.gpu
+def test_the_making_of_a_trainer_compiles_all_that_its_first_step_launches() -> None:
+    script = """
+import torch, tvdnn
+from triton import knobs
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 2))
+x, y = torch.randn(4, 3, 8, 8, device="cuda"), torch.zeros(4, dtype=torch.int64, device="cuda")
+trainer = tvdnn.Trainer(net.cuda(), x)
+compiled = []
+knobs.runtime.jit_cache_hook = lambda **about: compiled.append(about["fn"].name)
+trainer.step(x, y)
+assert not compiled, compiled
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -327,9 +327,11 @@ def test_launches_of_a_schedule_are_tried_but_no_copies_and_no_eager_ops() -> No
     first = graph.passes[0].op
     graph = replace(graph, ops={**graph.ops, first: replace(graph.ops[first], kind="opaque")})
     schedule = make_schedule(graph, Roofline(load("H200"), "fp32"), policy="vdnn-all")
-    called = list[int]()
+    called, beside = list[int](), list[int]()
     steps = range(len(schedule.steps))
-    compile_launches(schedule, [partial(called.append, number) for number in steps], CPU)
+    calls = [partial(called.append, number) for number in steps]
+    compile_launches(schedule, calls, [partial(beside.append, 1)], CPU)
+    assert beside == [1]
     lanes = {schedule.steps[number].lane for number in steps}
     assert lanes == {Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH}
     tried = [schedule.steps[number] for number in called]

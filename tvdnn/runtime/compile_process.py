@@ -9,11 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from threading import Thread
 from typing import Final
 
 import torch
 
 from ..errors import WorkerError
+from ..kernels.language.gluon import available as gluon_available
 from ..workers.cores import usable_cores
 from ..workers.forks import run_in_forks
 from ..workers.process import Worker
@@ -75,7 +77,8 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
     """Within it, on enough cores, a process that compiles starts before kernels are missing.
 
     It imports torch, Triton and all kernels while the caller traces and plans: 2.3 s of CPU time,
-    in vain where none is missing. `kernels` are the engine's, None for those of the device.
+    in vain where none is missing. A thread makes Triton's driver and tries Gluon meanwhile, in 1 s
+    (H100, 2026-11-28). `kernels` are the engine's, None for those of the device.
     """
     cores = usable_cores()
     if device.type != "cuda" or kernels == "torch" or cores < MANY_CORES:
@@ -83,11 +86,14 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
         return
     process = CompileProcess(min(MOST_PROCESSES, cores))
     token = _EARLY.set(process)
+    trial = Thread(target=gluon_available, daemon=True)
+    trial.start()
     try:
         yield
     finally:
         _EARLY.reset(token)
         process.close()
+        trial.join()
 
 
 def early_process() -> CompileProcess | None:

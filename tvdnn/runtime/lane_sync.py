@@ -32,6 +32,13 @@ DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out
 FIRST_LANES: Final = (Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH)
 
 
+def first_meeting(device: torch.device) -> torch.Tensor:
+    """Counts of 0 for all lanes, for which the kernel that waits for counts ran once."""
+    counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
+    meet(counts, int(Lane.COMPUTE), 0, {})
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class GraphSegment:
     """Steps that are issued together: a CUDA graph with a branch for each lane of these steps."""
@@ -54,10 +61,9 @@ class Lanes:
         self.lock = Lock()
         self._replay_streams = deque(torch.cuda.Stream(device) for _ in range(2))
         self._low_water = torch.cuda.Event()
-        self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
             # Loads the kernel: a load during a step could deadlock.
-            meet(self._counts, int(Lane.COMPUTE), 0, {})
+            self._counts = first_meeting(device)
         torch.cuda.synchronize(device)
         self.independent = not _one_at_a_time() and are_independent_queues(
             list(self.streams.values()), self._replay_streams

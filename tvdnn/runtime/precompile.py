@@ -66,15 +66,19 @@ def compiling(
 def compile_launches(
     schedule: Schedule,
     calls: Sequence[Callable[[], None]],
+    beside: Sequence[Callable[[], object]],
     device: torch.device,
     progress: Callable[[str, float], None] | None = None,
 ) -> None:
     """Compile the kernels of a schedule's launches by its calls, except those of eager ops.
 
-    Kernels of eager ops may tune themselves, and may depend on addresses.
+    Kernels of eager ops may tune themselves, and may depend on addresses. Calls `beside` the
+    schedule's launch what else a step does.
     """
     graph = schedule.graph
     with compiling(device, progress):
+        for call in beside:
+            call()
         for step, call in zip(schedule.steps, calls, strict=True):
             eager = step.pass_index >= 0 and graph.is_eager(graph.passes[step.pass_index])
             if step.lane is Lane.COMPUTE and not eager:

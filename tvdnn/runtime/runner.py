@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -23,6 +24,7 @@ from .cuda_executor import CudaExecutor
 from .file_calls import without_file
 from .host_slab import Slab
 from .kernel_set import kernel_set
+from .lane_sync import first_meeting
 from .pages import Mapping
 from .precompile import compile_launches
 from .probe_calls import CallChange
@@ -307,16 +309,14 @@ class Runner:
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
         """Run everything once on scratch bytes, which loads all kernels, then capture."""
-        executor = CudaExecutor(
-            self.schedule,
-            calls,
-            device=self._arena.device,
-            file=self._file,
-            delay_seed=self._delay_seed,
-        )
-        rehearsal = self._rehearsal()
+        device, rehearsal = self._arena.device, self._rehearsal()
         if self._kernels_name == "triton":
-            compile_launches(self.schedule, rehearsal, self._arena.device, self._progress)
+            beside: list[Callable[[], object]] = [*self._usual_fills()]
+            beside.append(partial(first_meeting, device))
+            compile_launches(self.schedule, rehearsal, beside, device, self._progress)
+        executor = CudaExecutor(
+            self.schedule, calls, device=device, file=self._file, delay_seed=self._delay_seed
+        )
         executor.run_eagerly(0, len(self.schedule.steps), rehearsal)
         for number, half in enumerate(self.halves):
             if self._progress is not None:
@@ -331,6 +331,22 @@ class Runner:
         scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
         return without_file(self.schedule, self._bind(tensors, by_unit=False))
+
+    def _usual_fills(self) -> Iterator[Call]:
+        """Calls that fill the inputs from tensors of the usual form, to compile their kernels.
+
+        These have no memory. They are contiguous, and of float32 or int64.
+        """
+        graph = self.schedule.graph
+        for name, places in self._inputs.items():
+            buffer = graph.buffers[name]
+            if buffer.dtype == "int64":
+                held = place_view(self._memory, buffer, places[0])
+                shape, dtype = [buffer.rows // graph.row_tiles, *held.shape[1:]], torch.int64
+            else:
+                value = self._value_of(name)
+                shape, dtype = [value.shape[axis] for axis in value.torch_axes], torch.float32
+            yield partial(self.fill, name, torch.empty(shape, dtype=dtype, device="meta"))
 
     def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:
         made = self.schedule, self._memory, tensors, self._kernels
