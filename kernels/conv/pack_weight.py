@@ -19,7 +19,11 @@ BLOCK: Final = 1024
 TILE: Final = 32  # rows and columns of a tile, which is transposed where rows lie together
 
 
-@triton.jit
+# Sizes that only divide indices, of which no address is a multiple.
+DIVISORS: Final = ("size_o", "size_r", "size_s", "block", "last_band")
+
+
+@triton.jit(do_not_specialize=DIVISORS)
 def pack_kernel(
     weight_ptr, packed_ptr, numel, size_o, size_r, size_s, size_i,
     stride_g, stride_o, stride_r, stride_s, stride_i, band, block, last_band,

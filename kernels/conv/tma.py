@@ -13,21 +13,22 @@ from .bands import band_start, first_output, tiles_of
 from .epilogue import store_sums
 from .remade import gated_again, gates_at, normalizer_at
 
+# None of them makes a load or a store of maps wider: descriptors have strides of their own.
 SIZES: Final = (
-    "num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w",
-    "in_width", "out_width", "last_band", "sample_pixels",
+    "num_samples", "height", "width", "in_c", "out_c", "taps_h", "taps_w", "pad_h", "pad_w",
+    "dil_h", "dil_w", "packed_h", "packed_w", "mask_n", "mask_h", "mask_w",
+    "in_width", "out_width", "last_band", "sample_pixels", "made_c",
 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, moments_ptr,
-    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
-    mask_n, mask_h, mask_w, in_width, out_width, last_band,
+    num_samples, height, width, in_c, out_c, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
+    packed_h, packed_w, mask_n, mask_h, mask_w, in_width, out_width, last_band,
     source, coefficient, sample_pixels, made_c,
-    R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
-    BITS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
-    OUT_PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, BITS: tl.constexpr,
+    RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr, BANDS: tl.constexpr,
@@ -59,10 +60,8 @@ def conv_box_kernel(
         n = box // (tiles_w * tiles_h) * BLOCK_N
         band = band_start(k, in_width, out_width, last_band) if BANDS else 0
         acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
-        for step in tl.range(0, R * S * tiles_c, num_stages=STAGES):
-            r = step % R
-            s = step // R // tiles_c
-            c = step // R % tiles_c * BLOCK_C
+        r, s, c = 0, 0, 0
+        for _ in tl.range(0, taps_h * taps_w * tiles_c, num_stages=STAGES):
             x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, band + c])
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             x = x.reshape(PIXELS, BLOCK_C)
@@ -75,6 +74,11 @@ def conv_box_kernel(
                 gates = gates_at(source[0], samples[:, None], c, last + 1, made_c, BLOCK_C)
                 x = gated_again(x, gates)
             acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
+            r += 1
+            c = tl.where(r < taps_h, c, c + BLOCK_C)
+            r = tl.where(r < taps_h, r, 0)
+            s = tl.where(c < in_c, s, s + 1)
+            c = tl.where(c < in_c, c, 0)
         store_sums(
             acc, bias_ptr, mask, (mask_n, mask_h, mask_w), y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c, out_width,

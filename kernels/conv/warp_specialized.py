@@ -33,9 +33,11 @@ from .warp_specialized_epilogue import (
 from .warp_specialized_loads import load_tiles, tile_place
 from .warp_specialized_remade import sum_of_remade
 
+# None of them makes a load or a store of maps wider: descriptors have strides of their own.
 SIZES: Final = (
-    "num_samples", "height", "width", "pitch", "taps_h", "taps_w", "pad_h", "pad_w",
-    "dil_h", "dil_w", "in_width", "out_width", "last_band", "sample_pixels",
+    "num_samples", "height", "width", "in_c", "out_c", "pitch", "taps_h", "taps_w", "pad_h",
+    "pad_w", "dil_h", "dil_w", "packed_h", "packed_w", "mask_n", "mask_h", "mask_w",
+    "in_width", "out_width", "last_band", "sample_pixels", "made_c",
 )  # fmt: skip
 
 
