@@ -22,8 +22,7 @@ from ..norm.normalized_again import (
 )
 from . import cost
 from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
-from .depthwise_strips import goes_by_strips
-from .depthwise_strips_grad_weight import add_strips, plan_of_strips
+from .depthwise_strips_grad_weight import add_strips, plan_of_strips, sums_go_by_strips
 from .depthwise_sums import DepthwisePlan, add_sums, block_of, pieces_of
 from .grad_weight.launch import conv2d_grad_weight_reference
 from .grad_weight.program_steps import share_of
@@ -42,8 +41,8 @@ def depthwise_plan(
     out_sides: Pair, channels: int, size: Pair, stride: Pair, dilation: Pair
 ) -> DepthwisePlan:
     """The plan for a gradient dy of sides (p, q) and filters of `size` (r, s)."""
-    if goes_by_strips(channels, size, stride, dilation):
-        return plan_of_strips(out_sides, channels, size)[0]
+    if sums_go_by_strips(channels, size, stride, dilation):
+        return plan_of_strips(out_sides, channels, size, stride)[0]
     block_c, columns = block_of(channels), _run_of(out_sides[1], size)
     group = _group_of(size)
     programs = PROGRAMS * (2 if size[0] * size[1] <= FEW_TAPS else 1)
@@ -168,9 +167,9 @@ def depthwise_conv2d_grad_weight(
     if x.numel() == 0 or dy.numel() == 0:
         return
     splits, channels, size_r, size_s, _ = partials.shape
-    if goes_by_strips(channels, (size_r, size_s), stride, dilation):
+    if sums_go_by_strips(channels, (size_r, size_s), stride, dilation):
         by = {"padding": padding, "dilation": dilation[1], "made_by": made_by}
-        add_strips(x, dy, partials, first=first, **by)
+        add_strips(x, dy, partials, first=first, stride=stride, **by)
         return
     sides, maker = (dy.shape[1], dy.shape[2]), settings_of_normalizer(made_by)
     plan = depthwise_plan(sides, channels, (size_r, size_s), stride, dilation)

@@ -1,6 +1,6 @@
 """Runs of adjacent columns of a map's rows, which a thread of a depthwise convolution computes."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import triton
 import triton.language as tl
@@ -9,6 +9,20 @@ from ..norm.normalized_again import normalized_again
 from .tiles import Pair
 
 COLUMNS: Final = range(8, 3, -1)  # columns of a run
+REGISTERS: Final = 65536  # of a multiprocessor
+
+
+class StripTile(NamedTuple):
+    """How a thread goes down the rows of a strip."""
+
+    most: int  # columns of a run, at most
+    values: int  # channels of a thread
+    at_once: int  # rows of a step of the loop, in which sums or rows change places by renaming
+    registers: int  # of a thread
+
+    def programs(self, threads: int) -> int:
+        """Programs of so many threads that a multiprocessor runs side by side."""
+        return REGISTERS // (threads * self.registers)
 
 
 def settings_of_runs(
@@ -40,6 +54,61 @@ def _reach(size: int, columns: int, stride: int, up: int, pad: int, dil: int) ->
     met = [t * stride + s * dil - pad for t in range(columns) for s in range(size)]
     whole = [place // up for place in met if place % up == 0] or [0]
     return min(whole), max(whole)
+
+
+def within_map(runs: dict[str, int], width: int, out_width: int) -> dict[str, int]:
+    """The settings where a single run has all outputs of a row: without columns beside the map."""
+    if out_width > runs["COLUMNS"]:
+        return runs
+    first = min(max(runs["FIRST"], 0), width - 1)
+    last = max(min(runs["FIRST"] + runs["COUNT"], width), first + 1)
+    return runs | {"FIRST": first, "COUNT": last - first}
+
+
+@triton.constexpr_function
+def reaches(column: int, count: int) -> bool:
+    """Whether a column is among `count` that are loaded. Others are beside the map."""
+    return 0 <= column < count
+
+
+@triton.jit
+def load_run(
+    ptrs, column, width, pitch, mask,
+    FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """COUNT columns from `column` + FIRST on, as they lie in memory; `ptrs` point to `column`.
+
+    Columns below `column` + INNER are less than `width`. Without a mask all that are less lie in
+    memory, and none of those within is loaded by a mask.
+    """
+    run = ()
+    for j in tl.static_range(FIRST, FIRST + COUNT):
+        if mask is None and j >= 0 and j < INNER:
+            run += (tl.load(ptrs + j * pitch),)
+        else:
+            inside = True if mask is None else mask
+            if j < 0:
+                inside = inside & (column + j >= 0)
+            if j >= INNER:
+                inside = inside & (column + j < width)
+            run += (tl.load(ptrs + j * pitch, mask=inside, other=0.0),)
+    return run
+
+
+@triton.jit
+def in_float32(run) -> tl.tuple:
+    values = ()
+    for j in tl.static_range(len(run)):
+        values += (run[j].to(tl.float32),)
+    return values
+
+
+@triton.jit
+def part_of(values, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tuple:
+    part = ()
+    for i in tl.static_range(COUNT):
+        part += (values[FIRST + i],)
+    return part
 
 
 @triton.jit

@@ -34,6 +34,8 @@ SHAPES = {
     "11x11": Shape((2, 6, 13), (40, 40), (11, 11), padding=(5, 5), groups=40),
     "9x9, strided": Shape((1, 7, 19), (16, 16), (9, 9), (2, 3), (4, 4), groups=16),
     "3x3, wide padding": Shape((2, 4, 5), (8, 8), (3, 3), padding=(4, 5), groups=8),
+    "5x5, wide padding": Shape((2, 5, 9), (8, 8), (5, 5), padding=(6, 7), groups=8),
+    "7x7, narrow padding": Shape((2, 9, 12), (8, 8), (7, 7), padding=(1, 0), groups=8),
     "3x3, stride 2": Shape((3, 7, 10), (72, 72), stride=(2, 2), groups=72),
     "5x3, uneven": Shape((1, 6, 17), (8, 8), (5, 3), (1, 2), (2, 0), groups=8),
     "5x5, dilated and strided": Shape((2, 11, 9), (16, 16), (5, 5), (3, 3), (4, 4), (2, 2), 16),
@@ -54,7 +56,7 @@ CASES = [
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few splits of the weight's gradient, as the interpreter takes programs one by one."""
     monkeypatch.setattr(sums_kernel, "PROGRAMS", 6)
-    monkeypatch.setattr(strips_kernel, "PROGRAMS", (6, 6))
+    monkeypatch.setattr(strips_kernel, "MULTIPROCESSORS", 2)
     monkeypatch.setattr(strips_kernel, "LEAST_STRIP", 2)
     monkeypatch.setattr(strips_kernel, "MOST_STRIP", 4)
 
@@ -114,11 +116,12 @@ def test_a_batch_may_be_cut(
     name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between units for the weight's gradient, which has several here; anywhere for the others."""
-    for kernel, programs in ((sums_kernel, 1), (strips_kernel, (1, 1))):
+    for kernel in (sums_kernel, strips_kernel):
         monkeypatch.setattr(kernel, "UNITS", (1, 2))
-        monkeypatch.setattr(kernel, "PROGRAMS", programs)
+    monkeypatch.setattr(sums_kernel, "PROGRAMS", 1)
     monkeypatch.setattr(sums_kernel, "TILE", 64)
-    monkeypatch.setattr(strips_kernel, "ITEMS", 64)
+    monkeypatch.setattr(strips_kernel, "MULTIPROCESSORS", 1)
+    monkeypatch.setattr(strips_kernel, "THREADS", 32)
     shape = replace(SHAPES[name], x=(5, 9, 6), channels=(8, 8), groups=8)
     layer = make(shape, torch.float32, generator)
     settings, unit = geometry(layer), plan_of(layer).unit

@@ -43,7 +43,7 @@ LAYERS = [
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few splits and short strips, as the interpreter takes programs one by one."""
     monkeypatch.setattr(sums_kernel, "PROGRAMS", 6)
-    monkeypatch.setattr(strips_sums, "PROGRAMS", (6, 6))
+    monkeypatch.setattr(strips_sums, "MULTIPROCESSORS", 2)
     monkeypatch.setattr(strips_sums, "LEAST_STRIP", 2)
     monkeypatch.setattr(strips_sums, "MOST_STRIP", 4)
     monkeypatch.setattr(strips, "MOST_STRIP", 4)
