@@ -3,7 +3,8 @@
 The kernels use no tensor cores. A thread computes a run of output columns of some channels, and
 multiplies each value that it loads by all taps of a filter's row. Filters are packed [R, S, C]. One
 kernel computes the forward pass and the data gradient, a convolution with flipped filters of dy
-spread out by the stride. The weight's gradient is in depthwise_grad_weight.py.
+spread out by the stride. Filters of many taps and stride 1 are left to depthwise_rows.py. The
+weight's gradient is in depthwise_grad_weight.py.
 """
 
 from typing import Final
@@ -28,6 +29,7 @@ from . import cost
 from .batch_stats import MomentCells
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
 from .depthwise_moments import cells_of, strip_moments, strip_moments_reference
+from .depthwise_rows import convolve_rows, goes_by_rows
 from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
 from .depthwise_strips import convolve_strips, goes_by_strips
 from .tiles import Pair
@@ -140,12 +142,12 @@ def _depthwise_kernel(
                     total = tl.fma(met, weights[s], total)
             added += (total,)
         sums = added
-    bias = tl.zeros((THREADS, 4), tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + c, mask=own, other=0.0)
     y_ptrs = y_ptr + (row.to(tl.int64) * out_w + first) * Y_PITCH + c
     for t in tl.static_range(COLUMNS):
-        y = stored(sums[t] + bias, y_ptr.dtype.element_ty, PRECISION)
+        y = sums[t] if bias_ptr is None else sums[t] + bias
+        y = stored(y, y_ptr.dtype.element_ty, PRECISION)
         inside = mask
         if t >= OUT_INNER:
             inside = inside & (first + t < out_w)
@@ -196,6 +198,14 @@ def _launch(
     made_by: Normalized | None = None,
 ) -> None:  # fmt: skip
     if y.numel() == 0:
+        return
+    if (
+        made_by is None
+        and up == (1, 1)
+        and goes_by_rows(y.shape[3], packed.shape[:2], stride, dilation)
+    ):
+        by = {"padding": padding, "dilation": dilation[1], "precision": precision}
+        convolve_rows(x, packed, bias, y, **by, flipped=flipped)
         return
     maker = settings_of_normalizer(made_by)
     samples, out_h, out_w, channels = y.shape
