@@ -16,6 +16,9 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "conv.grad_weight.transposed.grad_weight_transposed_kernel": 196,
         # of filters of 7x7, at most a hundredth of the loop's instructions
         "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 196,
+        # addresses of a strip, of filters of 11x11 most; loops have at most 3 loads of them in 972
+        "conv.depthwise_strips_grad_weight._strips_grad_weight_kernel": 224,
+        "conv.depthwise_rows._depthwise_rows_kernel": 80,
     },
     (3, 7): {"conv.tma.conv_box_kernel": 304, "conv.pointer.conv_kernel": 112},
     (3, 9): {
@@ -30,6 +33,8 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "conv.grad_weight.transposed.grad_weight_transposed_kernel": 268,
         "linear.gemm._product_kernel": 28,
         "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 80,
+        "conv.depthwise_strips_grad_weight._strips_grad_weight_kernel": 104,
+        "conv.depthwise_rows._depthwise_rows_kernel": 40,
     },
 }
 SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}

@@ -90,7 +90,7 @@ def _added_to_all(
         "num_samples", "height", "width", "out_h", "out_w", "pad_h", "strip", "strips"
     ]
 )  # fmt: skip
-def _rows_kernel(
+def _depthwise_rows_kernel(
     x_ptr, packed_ptr, bias_ptr, y_ptr, num_samples, height, width, out_h, out_w, groups, pad_h,
     strip, strips, X_PITCH: tl.constexpr, Y_PITCH: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
@@ -174,7 +174,7 @@ def convolve_rows(
     runs = within_map(settings_of_runs(x.shape[2], out_w, *along), x.shape[2], out_w)
     del runs["STRIDE_W"]
     tiles, strips = cdiv(out_w, columns) * cdiv(groups, width), cdiv(out_h, strip)
-    _rows_kernel[(cdiv(samples, THREADS // width) * strips * tiles,)](
+    _depthwise_rows_kernel[(cdiv(samples, THREADS // width) * strips * tiles,)](
         x, packed, bias, y, samples, x.shape[1], x.shape[2], out_h, out_w, groups, padding[0],
         strip, strips, X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y), R=size_r, **runs,
         FLIPPED=flipped, AT_ONCE=tile.at_once, PRECISION=precision, THREADS=THREADS, WIDTH=width,

@@ -45,7 +45,7 @@ WORSE: Final = 1.15  # a smaller unit may take so much longer than the largest
 
 # By the most taps of a filter. Of few registers more programs run, which hide the latency of loads.
 TILES: Final = {
-    9: StripTile(8, 2, 3, 128),
+    9: StripTile(8, 2, 3, 168),
     25: StripTile(7, 1, 2, 128),
     49: StripTile(7, 1, 2, 168),
     121: StripTile(5, 1, 1, 255),

@@ -32,6 +32,8 @@ MANY_CORES: Final = 4
 SLOWEST: Final = (
     "grad_weight_windows_kernel",
     "conv_windows_kernel",
+    "_strips_grad_weight_kernel",
+    "_depthwise_rows_kernel",
     "_depthwise_grad_weight_kernel",
     "conv_specialized_kernel",
     "conv_box_kernel",
