@@ -31,6 +31,11 @@ def capability() -> tuple[int, int]:
     return _capability(active, active.get_current_device())
 
 
+def compares_pairs() -> bool:
+    """Whether an instruction compares pairs of bfloat16 values, from Hopper on."""
+    return interpreted() or capability() >= (9, 0)
+
+
 def has_driver() -> bool:
     """Whether Triton has a driver: whether kernels can be compiled for a device here."""
     return _driver() is not None

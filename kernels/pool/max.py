@@ -1,5 +1,6 @@
 """Max pooling of NHWC maps, with or without codes of where in its window each maximum lies."""
 
+from math import prod
 from typing import Final
 
 import torch
@@ -9,16 +10,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..codec.argmax import bytes_of_row, channels_a_byte, pack, packed_codes
-from ..language import map_tiles
+from ..language import device, map_tiles
 from ..language.map_tiles import LOOP_SIZES, Pair, aligned, launch, row, sides, tile_place
-from .window_max import row_max, window_max
+from .window_max import is_unclear, nothing_unclear, row_max, unclear_with, window_max
 
 # Rows of outputs of a program whose windows share rows. Windows 3x3 of stride 2 with codes over
 # 1024x55x55x64 run at 69% of a copy's speed, with one row at 51% (H200, 2026-11-21).
 ROWS: Final = 9
-# ROWS of a QUICK program. These windows in float32 take 252 us, without QUICK 341 us, and in
-# bfloat16 164 us (H200, 2026-11-21).
+# ROWS of a program by the rule "finite". These windows in float32 take 252 us, by "exact" 341 us
+# (H200, 2026-11-21).
 QUICK_ROWS: Final = 14
+# Tiles by rules. By "pairs", two and four warps spill registers on triton 3.6 (24 channels).
+RULE_TILES: Final = {
+    "exact": map_tiles.TILE, "finite": map_tiles.OVERLAP_TILE, "pairs": map_tiles.OVERLAP_TILE,
+}  # fmt: skip
 PROGRAMS: Final = 1024  # programs of a launch, at least, where its maps have that many rows
 
 
@@ -29,26 +34,26 @@ def _pool_rows(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    A_BYTE: tl.constexpr, EXACT: tl.constexpr,
+    A_BYTE: tl.constexpr, RULE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Pool the rows [start, stop). Without EXACT, return NaN where a maximum is NaN or infinite."""
+    """Pool the rows [start, stop). Return NaN where RULE does not know a maximum's tap."""
     first_w = w * STRIDE_W - PADDING_W
-    unclear = tl.zeros((w.shape[0], c.shape[1]), tl.float32)
+    unclear = nothing_unclear(w, c, RULE)
     largest, column = row_max(
         x_ptr, n, start * STRIDE_H - PADDING_H, first_w, c, height, width, channels,
-        x_pitch, KERNEL_W, DILATION_W, EXACT,
+        x_pitch, KERNEL_W, DILATION_W, RULE,
     )  # fmt: skip
     for h in range(start, stop):
         y, tap_of_max, largest, column = window_max(
             largest, column, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
             height, width, channels, x_pitch,
-            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, EXACT,
+            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, RULE,
         )  # fmt: skip
         ptrs = row(y_ptr, n, h, out_height, out_width, y_pitch) + (w * y_pitch + c)
-        tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=(w < out_width) & (c < channels))
-        if not EXACT:
-            unclear = tl.fma(y, 0.0, unclear)
+        inside = (w < out_width) & (c < channels)
+        tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=inside)
         if A_BYTE > 0:
+            unclear = unclear_with(unclear, y, inside, RULE)
             num_bytes = channels // A_BYTE
             place = bytes_of_row(tiles_c, c.shape[1], A_BYTE)
             ptrs = row(codes_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
@@ -64,13 +69,13 @@ def _max_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    A_BYTE: tl.constexpr, QUICK: tl.constexpr, ALIGN: tl.constexpr,
+    A_BYTE: tl.constexpr, RULE: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program pools `block_h` rows: one, or more where consecutive windows share their end row.
 
-    A_BYTE is the number of channels whose codes share a byte, or 0 without codes. A QUICK program
-    assumes finite maxima. Where it meets others, it pools its rows again with exact rules for NaN.
+    A_BYTE is the number of channels whose codes share a byte, or 0 without codes. A program
+    by a rule for finite maxima that meets others pools its rows again by the exact rule.
     """
     x_pitch, y_pitch, channels = aligned(x_pitch, y_pitch, channels, ALIGN)
     n, block, w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
@@ -80,16 +85,16 @@ def _max_pool2d_kernel(
         x_ptr, y_ptr, codes_ptr, n, start, stop, w, c,
         height, width, out_height, out_width, x_pitch, y_pitch, channels, tiles_c,
         KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
-        A_BYTE, not QUICK,
+        A_BYTE, RULE,
     )  # fmt: skip
-    if QUICK:
-        met = (unclear != unclear) & (w < out_width) & (c < channels)
-        if tl.max(tl.max(met.to(tl.int32), 1), 0) > 0:
+    if RULE != "exact" and A_BYTE > 0:
+        met = is_unclear(unclear)
+        if met:
             _pool_rows(
                 x_ptr, y_ptr, codes_ptr, n, start, stop, w, c,
                 height, width, out_height, out_width, x_pitch, y_pitch, channels, tiles_c,
                 KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W,
-                DILATION_H, DILATION_W, A_BYTE, True,
+                DILATION_H, DILATION_W, A_BYTE, "exact",
             )  # fmt: skip
 
 
@@ -98,18 +103,24 @@ def rows_a_program(rows: int, samples: int, most: int) -> int:
     return max(min(most, samples * rows // PROGRAMS), 1)
 
 
+def rule_of(x: Tensor, kernel: Pair, *, shared: bool) -> str:
+    """How the taps of maxima of map x are found; `shared`: windows share their end rows."""
+    if x.dtype == torch.bfloat16 and prod(kernel) > 1 and device.compares_pairs():
+        return "pairs"
+    return "finite" if shared and x.dtype == torch.float32 else "exact"
+
+
 def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pair) -> None:
     samples, out_height, out_width, channels = y.shape
     shared = extent_of(window["kernel"], window["dilation"])[0] - 1 == window["stride"][0]
-    quick = shared and codes is not None and x.dtype == torch.float32
-    most = QUICK_ROWS if quick else ROWS if shared else 1
+    rule = "exact" if codes is None else rule_of(x, window["kernel"], shared=shared)
+    most = QUICK_ROWS if rule == "finite" else ROWS if shared else 1
     block_h = rows_a_program(out_height, samples, most)
     blocks_h = triton.cdiv(out_height, block_h)
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
-        map_tiles.OVERLAP_TILE if quick else map_tiles.TILE, **map_tiles.by_side(**window),
-        blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte, QUICK=quick,
-        ALIGN=map_tiles.alignment(x, y),
+        RULE_TILES[rule], **map_tiles.by_side(**window), blocks_h=blocks_h, block_h=block_h,
+        A_BYTE=a_byte, RULE=rule, ALIGN=map_tiles.alignment(x, y),
     )  # fmt: skip
 
 

@@ -182,11 +182,12 @@ def test_rows_of_a_program_change_no_bits(
         assert torch.equal(some, one)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_codes_of_nan_and_infinities(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = Window((2, 9, 11, 8), (3, 3), (2, 2))
-    x = tied(window.shape, torch.float32, generator)
+    x = tied(window.shape, dtype, generator)
     chosen = torch.rand(x.shape[1:], generator=generator, device=x.device)
     x[1, chosen < 0.5] = -math.inf
     x[1, chosen < 0.2] = math.nan
@@ -211,18 +212,21 @@ def test_codes_of_four_channels_share_a_byte(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS[4:6], ids=str)
-def test_max_pool2d_of_nan_and_infinities(window: Window, generator: torch.Generator) -> None:
-    x = torch.full(window.shape, -math.inf, device=generator.device)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_max_pool2d_of_nan_and_infinities(
+    dtype: torch.dtype, window: Window, generator: torch.Generator
+) -> None:
+    x = torch.full(window.shape, -math.inf, dtype=dtype, device=generator.device)
     chosen = torch.rand(window.shape, generator=generator, device=generator.device)
     x[chosen < 0.2] = 1.0
     x[chosen < 0.1] = math.nan
-    dy = randn(window.out_shape(), torch.float32, generator)
+    dy = randn(window.out_shape(), dtype, generator)
     expected_y, expected_dx = maximum_and_gradient(window, x, dy)
     y, dx = poisoned_like(dy), poisoned_like(x)
     pool_max.max_pool2d(x, y, **window.settings())
     pool_max_grad.max_pool2d_grad(x, dy, dx, **window.settings())
-    assert torch.equal(y.nan_to_num(7.0), expected_y.nan_to_num(7.0))
-    assert rms_error(dx, expected_dx) <= TOLERANCE[torch.float32]
+    assert torch.equal(y.float().nan_to_num(7.0), expected_y.float().nan_to_num(7.0))
+    assert rms_error(dx, expected_dx) <= TOLERANCE[dtype]
 
 
 def assert_averages(
