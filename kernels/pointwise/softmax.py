@@ -4,6 +4,7 @@ A gradient reads the output, or the input from which it computes the output agai
 is rounded to TF32, the shares of a row do not add up to 1, and a gradient from it may be all error.
 """
 
+from math import gcd
 from typing import Final
 
 import torch
@@ -15,53 +16,111 @@ from ..language.rounding import stored, stored_reference
 
 FUNCTIONS: Final = ("softmax", "log_softmax")
 MOST_CHANNELS: Final = 16384  # channels of a row, at most: a program holds whole rows
-TILE: Final = 2048  # elements of a program, where a row has fewer
-WARP_ELEMENTS: Final = 512  # elements of a row for each warp
+WARP_ELEMENTS: Final = 512  # elements of a row for each warp, where warps share a row
+LINE: Final = 8  # threads that share a short row, at least, of words of up to 16 bytes
+WORD: Final = 8  # channels of a word, at most
+MOST_PIECES: Final = 4  # words of a thread, where fewer than 32 threads share a row
+WARP_PIECES: Final = 8  # words of a thread, at most, where 32 threads share a row
+THREAD_ELEMENTS: Final = 16  # elements of a thread, about
+NUM_WARPS: Final = 4
 
 
 @triton.jit
-def _rows(num_rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Offsets and mask of this program's rows: [ROWS, BLOCK]."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, BLOCK)[None, :]
-    return rows[:, None] * channels + c, (rows < num_rows)[:, None] & (c < channels)
+def _place(num_rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's first element (int64); offsets [ROWS, BLOCK] from it; which rows exist."""
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    rows = tl.arange(0, ROWS)[:, None]
+    return first * channels, rows * channels + tl.arange(0, BLOCK)[None, :], rows < num_rows - first
 
 
 @triton.jit
-def _normalized(x, LOG: tl.constexpr):
+def _load_rows(ptr, offs, mask_rows, channels, other, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+    """The pieces of rows, float32 [ROWS, BLOCK] each; `other` beyond the rows."""
+    pieces = ()
+    for i in tl.static_range(PIECES):
+        mask = mask_rows
+        if i == PIECES - 1:
+            mask = mask_rows & (tl.arange(0, BLOCK)[None, :] < channels - i * BLOCK)
+        piece = tl.load(ptr + i * BLOCK + offs, mask=mask, other=other)
+        pieces += (piece.to(tl.float32),)
+    return pieces
+
+
+@triton.jit
+def _store_rows(
+    ptr, pieces, offs, mask_rows, channels,
+    PRECISION: tl.constexpr, PIECES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    for i in tl.static_range(PIECES):
+        mask = mask_rows
+        if i == PIECES - 1:
+            mask = mask_rows & (tl.arange(0, BLOCK)[None, :] < channels - i * BLOCK)
+        tl.store(
+            ptr + i * BLOCK + offs, stored(pieces[i], ptr.dtype.element_ty, PRECISION), mask=mask
+        )
+
+
+@triton.jit
+def _sum_of_rows(pieces, PIECES: tl.constexpr):
+    """The sum of each row: [ROWS, 1]."""
+    total = pieces[0]
+    for i in tl.static_range(1, PIECES):
+        total += pieces[i]
+    return tl.sum(total, 1)[:, None]
+
+
+@triton.jit
+def _normalized(x, LOG: tl.constexpr, PIECES: tl.constexpr):
     """Softmax of rows, or its logarithm. Elements beyond the row are minus infinity."""
-    below = x - tl.max(x, 1)[:, None]
-    powers = tl.exp(below)
-    total = tl.sum(powers, 1)[:, None]
-    return below - tl.log(total) if LOG else powers / total
+    top = x[0]
+    for i in tl.static_range(1, PIECES):
+        top = tl.maximum(top, x[i])
+    top = tl.max(top, 1)[:, None]
+    below, powers, y = (), (), ()
+    for i in tl.static_range(PIECES):
+        below += (x[i] - top,)
+        powers += (tl.exp(below[i]),)
+    total = _sum_of_rows(powers, PIECES)
+    scale = tl.log(total) if LOG else 1.0 / total
+    for i in tl.static_range(PIECES):
+        y += (below[i] - scale if LOG else powers[i] * scale,)
+    return y
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _softmax_kernel(
     x_ptr, y_ptr, num_rows, channels, LOG: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, WORD: tl.constexpr,
 ):  # fmt: skip
-    offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
-    x = tl.load(x_ptr + offs, mask=mask, other=float("-inf")).to(tl.float32)
-    y = _normalized(x, LOG)
-    tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+    """A program computes ROWS rows, each in PIECES pieces. WORD divides the channels."""
+    channels = channels // WORD * WORD
+    start, offs, mask_rows = _place(num_rows, channels, ROWS, BLOCK)
+    x = _load_rows(x_ptr + start, offs, mask_rows, channels, float("-inf"), PIECES, BLOCK)
+    y = _normalized(x, LOG, PIECES)
+    _store_rows(y_ptr + start, y, offs, mask_rows, channels, PRECISION, PIECES, BLOCK)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _softmax_grad_kernel(
     map_ptr, dy_ptr, dx_ptr, num_rows, channels, BY_INPUT: tl.constexpr, LOG: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, WORD: tl.constexpr,
 ):  # fmt: skip
-    offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
+    channels = channels // WORD * WORD
+    start, offs, mask_rows = _place(num_rows, channels, ROWS, BLOCK)
     if BY_INPUT:
-        x = tl.load(map_ptr + offs, mask=mask, other=float("-inf")).to(tl.float32)
-        y = _normalized(x, LOG)
+        x = _load_rows(map_ptr + start, offs, mask_rows, channels, float("-inf"), PIECES, BLOCK)
+        y = _normalized(x, LOG, PIECES)
     else:
-        y = tl.load(map_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    total = tl.sum(dy if LOG else y * dy, 1)[:, None]
-    dx = dy - tl.exp(y) * total if LOG else y * (dy - total)
-    tl.store(dx_ptr + offs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+        y = _load_rows(map_ptr + start, offs, mask_rows, channels, 0.0, PIECES, BLOCK)
+    dy = _load_rows(dy_ptr + start, offs, mask_rows, channels, 0.0, PIECES, BLOCK)
+    terms, dx = (), ()
+    for i in tl.static_range(PIECES):
+        terms += (dy[i] if LOG else y[i] * dy[i],)
+    total = _sum_of_rows(terms, PIECES)
+    for i in tl.static_range(PIECES):
+        dx += (dy[i] - tl.exp(y[i]) * total if LOG else y[i] * (dy[i] - total),)
+    _store_rows(dx_ptr + start, dx, offs, mask_rows, channels, PRECISION, PIECES, BLOCK)
 
 
 def softmax(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
@@ -88,12 +147,32 @@ def _launch(
     num_rows, channels = maps[0].shape
     if maps[0].numel() == 0:
         return
-    block = triton.next_power_of_2(channels)
-    rows = max(TILE // block, 1)
-    kernel[(triton.cdiv(num_rows, rows),)](
+    tile = tile_of(channels)
+    kernel[(triton.cdiv(num_rows, tile["ROWS"]),)](
         *maps, num_rows, channels, LOG=function == "log_softmax", PRECISION=precision,
-        ROWS=rows, BLOCK=block, **constants, num_warps=max(min(block // WARP_ELEMENTS, 16), 4),
+        **tile, **constants,
     )  # fmt: skip
+
+
+def tile_of(channels: int) -> dict[str, int]:
+    """Compile-time arguments of a launch. They depend on the channels alone, as a row's sum does.
+
+    Up to 32 threads share a row of few words: 8 threads take 21 channels as 3 pieces of 8. A block
+    of 32 channels would leave 11 threads idle, and need 5 exchanges among threads for a sum, not 3.
+    """
+    word = gcd(channels, WORD)
+    words = channels // word
+    if words > 32 * WARP_PIECES:
+        block = triton.next_power_of_2(channels)
+        warps = max(min(block // WARP_ELEMENTS, 16), NUM_WARPS)
+        return {"ROWS": 1, "BLOCK": block, "PIECES": 1, "WORD": word, "num_warps": warps}
+    lanes = triton.next_power_of_2(triton.cdiv(words, MOST_PIECES))
+    lanes = min(max(lanes, min(triton.next_power_of_2(words), LINE)), 32)
+    pieces = triton.cdiv(words, lanes)
+    of_thread = 1 << max(THREAD_ELEMENTS // (pieces * word), 1).bit_length() - 1
+    rows = of_thread * 32 * NUM_WARPS // lanes
+    block = lanes * word
+    return {"ROWS": rows, "BLOCK": block, "PIECES": pieces, "WORD": word, "num_warps": NUM_WARPS}
 
 
 def softmax_reference(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
