@@ -63,6 +63,16 @@ def _load(x_row, w, c, pitch, mask):
 
 
 @triton.jit
+def _source_row(x_ptr, h, w, next_w, share_w, c, width, pitch, mask, MODE: tl.constexpr):
+    """Row h of a sample, resized along the row."""
+    x_row = x_ptr + h.to(tl.int64) * (width * pitch)
+    resized = _load(x_row, w, c, pitch, mask)
+    if MODE != "nearest":
+        resized = _between(resized, _load(x_row, next_w, c, pitch, mask), share_w)
+    return resized
+
+
+@triton.jit
 def _store(
     ptrs, values, inside, c, channels,
     PRECISION: tl.constexpr, STORED: tl.constexpr, FILLED: tl.constexpr,
@@ -89,19 +99,20 @@ def _resize_kernel(
     x_ptr += n * height * width * x_pitch
     y_ptr += n * out_height * out_width * y_pitch
     above = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
-    below, last_h = above, -1
+    below, last_h, last_next = above, -1, -1
     for step in range(tl.minimum(out_height - block * ROWS, ROWS)):
         out_h = block * ROWS + step
         h, next_h, share_h = _source(out_h + first_row, scale_h, height, MODE)
         if h != last_h:  # else the row lies between the same rows of x as the one before it
-            upper = x_ptr + h.to(tl.int64) * (width * x_pitch)
-            above = _load(upper, w, c, x_pitch, mask)
+            if h == last_next:
+                above = below
+            else:
+                above = _source_row(x_ptr, h, w, next_w, share_w, c, width, x_pitch, mask, MODE)
             if MODE != "nearest":
-                lower = x_ptr + next_h.to(tl.int64) * (width * x_pitch)
-                right = _load(upper, next_w, c, x_pitch, mask)
-                across = _load(lower, next_w, c, x_pitch, mask)
-                above = _between(above, right, share_w)
-                below = _between(_load(lower, w, c, x_pitch, mask), across, share_w)
+                below = _source_row(
+                    x_ptr, next_h, w, next_w, share_w, c, width, x_pitch, mask, MODE
+                )
+                last_next = next_h
             last_h = h
         y = above if MODE == "nearest" else _between(above, below, share_h)
         ptrs = y_ptr + out_h.to(tl.int64) * (out_width * y_pitch) + (out_w * y_pitch + c)
