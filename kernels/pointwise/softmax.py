@@ -34,14 +34,14 @@ def _place(num_rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _load_rows(ptr, offs, mask_rows, channels, other, PIECES: tl.constexpr, BLOCK: tl.constexpr):
-    """The pieces of rows, float32 [ROWS, BLOCK] each; `other` beyond the rows."""
+def _load_rows(ptr, offs, mask_rows, channels, beyond, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+    """The pieces of rows, float32 [ROWS, BLOCK] each; `beyond` outside the rows."""
     pieces = ()
     for i in tl.static_range(PIECES):
         mask = mask_rows
         if i == PIECES - 1:
             mask = mask_rows & (tl.arange(0, BLOCK)[None, :] < channels - i * BLOCK)
-        piece = tl.load(ptr + i * BLOCK + offs, mask=mask, other=other)
+        piece = tl.load(ptr + i * BLOCK + offs, mask=mask, other=beyond)
         pieces += (piece.to(tl.float32),)
     return pieces
 
