@@ -15,6 +15,12 @@ def channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
     return stored.permute(channels_last_axes(x.dim()))
 
 
+def usual_form(value: Value) -> torch.Tensor:
+    """A tensor without memory, as callers usually give the network's value: contiguous floats."""
+    shape = [value.shape[axis] for axis in value.torch_axes]
+    return torch.empty(shape, dtype=torch.float32, device="meta")
+
+
 def by_sample(
     value: torch.Tensor, held: torch.Tensor, place: Place, tiles: int, rows_axis: int
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:

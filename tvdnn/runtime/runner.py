@@ -17,7 +17,7 @@ from ..planner.ir.settings import ENGINE, RULES, Table
 from ..planner.ir.timeline import Timeline
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
-from .caller_rows import by_sample, channels_first
+from .caller_rows import by_sample, channels_first, usual_form
 from .check_encoders import check_encoders
 from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
@@ -29,7 +29,7 @@ from .pages import Mapping
 from .precompile import compile_launches
 from .probe_calls import CallChange
 from .section_file import SectionFile
-from .views import NO_BYTES, ByteViews
+from .views import NO_BYTES, ByteViews, stand_ins
 
 Progress = Callable[[str, float], None]
 
@@ -328,39 +328,21 @@ class Runner:
 
     def _rehearsal(self) -> list[Call]:
         """The calls of all steps, on dummy tensors in place of those that they update."""
-        scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
+        updates, room = self._tensors.updates, self._arena.bytes
+        scratch = {name: stand_ins(tensors, room) for name, tensors in updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
         return without_file(self.schedule, self._bind(tensors, by_unit=False))
 
     def _usual_fills(self) -> Iterator[Call]:
-        """Calls that fill the inputs from tensors of the usual form, to compile their kernels.
-
-        These have no memory. They are contiguous, and of float32 or int64.
-        """
+        """Calls that fill the inputs from tensors of the usual form, to compile their kernels."""
         graph = self.schedule.graph
         for name, places in self._inputs.items():
-            buffer = graph.buffers[name]
-            if buffer.dtype == "int64":
-                held = place_view(self._memory, buffer, places[0])
-                shape, dtype = [buffer.rows // graph.row_tiles, *held.shape[1:]], torch.int64
-            else:
-                value = self._value_of(name)
-                shape, dtype = [value.shape[axis] for axis in value.torch_axes], torch.float32
-            yield partial(self.fill, name, torch.empty(shape, dtype=dtype, device="meta"))
+            if graph.buffers[name].dtype != "int64":
+                yield partial(self.fill, name, usual_form(self._value_of(name)))
+            elif graph.row_tiles == 1:
+                held = place_view(self._memory, graph.buffers[name], places[0])
+                yield partial(self._fill_labels, torch.empty_like(held, device="meta"), held, 0)
 
     def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:
         made = self.schedule, self._memory, tensors, self._kernels
         return bind(*made, by_unit=by_unit, copies=self._copies)
-
-    def _stand_in(
-        self, tensors: tuple[torch.Tensor | None, ...]
-    ) -> tuple[torch.Tensor | None, ...]:
-        return tuple(None if tensor is None else self._scratch_like(tensor) for tensor in tensors)
-
-    def _scratch_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of this form over the first bytes of the arena, or a new one if it is larger."""
-        nbytes = tensor.numel() * tensor.element_size()
-        if nbytes > self._arena.bytes.numel():
-            return torch.empty_like(tensor)
-        flat = self._arena.bytes.narrow(0, 0, nbytes).view(tensor.dtype)
-        return flat.as_strided(tensor.shape, tensor.stride())

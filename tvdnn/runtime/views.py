@@ -34,3 +34,18 @@ class ByteViews:
         """The bytes of the operand."""
         spaces = {Space.ARENA: self.arena, Space.SLAB: self.slab, Space.PEER: self.peer}
         return spaces[operand.space].narrow(0, operand.offset, operand.nbytes)
+
+
+def stand_ins(
+    tensors: tuple[torch.Tensor | None, ...], room: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
+    """Tensors of these forms over the first bytes of `room`, or new ones where they are larger."""
+    return tuple(None if each is None else _stand_in(each, room) for each in tensors)
+
+
+def _stand_in(tensor: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes > room.numel():
+        return torch.empty_like(tensor)
+    flat = room.narrow(0, 0, nbytes).view(tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
