@@ -17,6 +17,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Forms, Link, Profile, Roofline, form_choices
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import HOST
+from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.runtime import profiler
 from tvdnn.runtime.binding import Call
 from tvdnn.runtime.known_launches import (
@@ -140,6 +141,10 @@ def test_launches_of_known_kernels_are_estimated_and_named(
     assert again.links[HOST] == LINK
 
 
+def links_of(sheet: str) -> dict[str, Link]:
+    return {ENGINE: load(sheet).links[HOST]}
+
+
 def test_a_gpu_with_a_known_chip_is_estimated_by_its_own_sheet(
     written: tuple[Profile, KnownLaunches], tmp_path: Path
 ) -> None:
@@ -148,8 +153,9 @@ def test_a_gpu_with_a_known_chip_is_estimated_by_its_own_sheet(
     (tmp_path / file_name(measured)).write_text(json.dumps(dumped(replace(known, sheet="H100"))))
     for gpu, sheet in (("NVIDIA H100 PCIe", "H100"), ("NVIDIA H200 NVL", "H200")):
         found = known_launches(gpu, tmp_path)
-        assert found == KnownLaunches(sheet, rates=known.rates)
-    assert known_launches("NVIDIA A100-SXM4-80GB", tmp_path) == KnownLaunches("A100")
+        assert found == KnownLaunches(sheet, rates=known.rates, links=links_of(sheet))
+    alone = KnownLaunches("A100", links=links_of("A100"))
+    assert known_launches("NVIDIA A100-SXM4-80GB", tmp_path) == alone
     assert known_launches("NVIDIA H300", tmp_path) is NOTHING
 
 

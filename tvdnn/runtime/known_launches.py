@@ -18,6 +18,8 @@ from ..errors import InputError
 from ..graph import Graph, Pass
 from ..planner.ir import hardware
 from ..planner.ir.costs import Forms, Link, Profile, Roofline, Samples, form_choices
+from ..planner.ir.plan import HOST
+from ..planner.ir.settings import ENGINE
 
 FOLDER: Final = hardware.FOLDER / "launches"
 # GPUs by their sheets whose launches are estimated by those of another with the same chip, which
@@ -73,7 +75,8 @@ def rate_key(graph: Graph, pass_: Pass) -> str:
 def known_launches(gpu: str, folder: Path = FOLDER) -> KnownLaunches:
     """What ships of the GPU of this name, or else the rates of one with the same chip.
 
-    Without these it is the GPU's data sheet alone, and nothing for a GPU without one.
+    Links are then those of the GPU's data sheet. Without rates it is the sheet alone, and nothing
+    for a GPU without one.
     """
     path = folder / file_name(gpu)
     if path.exists():
@@ -84,7 +87,8 @@ def known_launches(gpu: str, folder: Path = FOLDER) -> KnownLaunches:
         return NOTHING
     path = folder / file_name(SAME_CHIP.get(sheet, gpu))
     rates = loaded(json.loads(path.read_text())).rates if path.exists() else {}
-    return KnownLaunches(sheet, rates=rates)
+    host = hardware.load(sheet).links.get(HOST)
+    return KnownLaunches(sheet, rates=rates, links={} if host is None else {ENGINE: host})
 
 
 def file_name(gpu: str) -> str:
