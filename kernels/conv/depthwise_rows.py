@@ -19,10 +19,10 @@ from ..language.device import num_sms
 from ..language.rounding import stored
 from .depthwise_runs import (
     StripTile,
+    add_row,
     in_float32,
     load_run,
     part_of,
-    reaches,
     run_of,
     settings_of_runs,
     within_map,
@@ -54,35 +54,6 @@ def _zeros(COUNT: tl.constexpr, THREADS: tl.constexpr, VALUES: tl.constexpr) -> 
     for _ in tl.static_range(COUNT):
         zeros += (tl.zeros((THREADS, VALUES), tl.float32),)
     return zeros
-
-
-@triton.jit
-def _added(
-    sums, x, weights, S: tl.constexpr, COLUMNS: tl.constexpr, OFFSET: tl.constexpr,
-    DIL_W: tl.constexpr,
-) -> tl.tuple:  # fmt: skip
-    """The sums, with the products of a row of x by a row of the filter."""
-    added = ()
-    for t in tl.static_range(COLUMNS):
-        total = sums[t]
-        for s in tl.static_range(S):
-            if reaches(t + s * DIL_W - OFFSET, len(x)):
-                total = tl.fma(x[t + s * DIL_W - OFFSET], weights[s], total)
-        added += (total,)
-    return added
-
-
-@triton.jit
-def _added_to_all(
-    sums, x, weights, R: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr, DIL_W: tl.constexpr,
-) -> tl.tuple:  # fmt: skip
-    """The sums of R rows of outputs, with the products of a row of x by each row of the filter."""
-    added = ()
-    for r in tl.static_range(R):
-        row, taps = part_of(sums, r * COLUMNS, COLUMNS), part_of(weights, r * S, S)
-        added += _added(row, x, taps, S, COLUMNS, OFFSET, DIL_W)
-    return added
 
 
 @triton.jit(
@@ -135,7 +106,7 @@ def _depthwise_rows_kernel(
             x_ptrs = x_ptr + tl.minimum(tl.maximum(h + 1, 0), height - 1) * (width * X_PITCH)
             row = load_run(x_ptrs, first, width, X_PITCH, None, FIRST, COUNT, INNER)
             if (h >= 0) & (h < height):
-                sums = _added_to_all(sums, x, weights, R, S, COLUMNS, PAD_W + FIRST, DIL_W)
+                sums = add_row(sums, x, weights, R, S, COLUMNS, PAD_W + FIRST, DIL_W)
             p = h + pad_h - (R - 1)
             if (p >= top) & (p < stop):
                 y_ptrs = y_ptr + p * (out_w * Y_PITCH)

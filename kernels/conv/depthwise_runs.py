@@ -112,6 +112,35 @@ def part_of(values, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tuple:
 
 
 @triton.jit
+def _with_products(
+    sums, x, weights, S: tl.constexpr, COLUMNS: tl.constexpr, OFFSET: tl.constexpr,
+    DIL_W: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """The sums, with the products of a row of x by a row of the filter."""
+    added = ()
+    for t in tl.static_range(COLUMNS):
+        total = sums[t]
+        for s in tl.static_range(S):
+            if reaches(t + s * DIL_W - OFFSET, len(x)):
+                total = tl.fma(x[t + s * DIL_W - OFFSET], weights[s], total)
+        added += (total,)
+    return added
+
+
+@triton.jit
+def add_row(
+    sums, x, weights, R: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
+    OFFSET: tl.constexpr, DIL_W: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """The sums of R rows of outputs, with the products of a row of x by each row of the filter."""
+    added = ()
+    for r in tl.static_range(R):
+        row, taps = part_of(sums, r * COLUMNS, COLUMNS), part_of(weights, r * S, S)
+        added += _with_products(row, x, taps, S, COLUMNS, OFFSET, DIL_W)
+    return added
+
+
+@triton.jit
 def load_columns(
     ptrs, column, width, pitch, mask,
     FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,

@@ -20,7 +20,7 @@ from ..language.rounding import as_stored
 from ..norm.normalized_again import Normalized, normalizer_of, settings_of_normalizer
 from .batch_stats import MomentCells
 from .depthwise_moments import moments_of, with_values
-from .depthwise_runs import load_columns, made_columns, run_of, settings_of_runs
+from .depthwise_runs import add_row, load_columns, made_columns, run_of, settings_of_runs
 from .tiles import Pair
 
 MOST_ROWS: Final = 5  # of a filter: a thread holds the sums of as many rows of outputs
@@ -59,22 +59,6 @@ def _moved(sums, COLUMNS: tl.constexpr) -> tl.tuple:
     for j in tl.static_range(len(sums) - COLUMNS):
         moved += (sums[j],)
     return moved
-
-
-@triton.jit
-def _add_row(
-    sums, x, weights, R: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr, DIL_W: tl.constexpr,
-) -> tl.tuple:  # fmt: skip
-    """The sums of R rows of outputs, with the products of a row of x by each row of the filter."""
-    added = ()
-    for r in tl.static_range(R):
-        for t in tl.static_range(COLUMNS):
-            total = sums[r * COLUMNS + t]
-            for s in tl.static_range(S):
-                total = tl.fma(x[t + s * DIL_W - OFFSET], weights[r * S + s], total)
-            added += (total,)
-    return added
 
 
 @triton.jit(
@@ -128,7 +112,7 @@ def _strips_kernel(
             x = ()
             for j in tl.static_range(COUNT):
                 x += (rows[k * COUNT + j],)
-            sums = _add_row(sums, x, weights, R, S, COLUMNS, PAD_W + FIRST, DIL_W)
+            sums = add_row(sums, x, weights, R, S, COLUMNS, PAD_W + FIRST, DIL_W)
             p = top + i + k - (R - 1)
             done = mask & (p >= top) & (p < stop)
             ptrs = y_ptr + p * out_w * Y_PITCH
