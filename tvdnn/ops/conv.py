@@ -18,6 +18,7 @@ from ..kernels.conv.depthwise_grad_weight import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
+from ..kernels.conv.grad_weight.shape import few_of
 from .activation import behind_relu, run_mask
 from .bias_rounding import round_in_place
 from .builder import Builder, whole
@@ -179,15 +180,17 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
     if not b.needs_param_grad(op.params[0]):
         return
     reads: tuple[Use, ...] = (Use(small), Use(large, halo=halo_of(b, op)))
+    batch = {"batch": _batch(b, small, reads)}
     plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
     source = source_in_backward(b, op.inputs[0]) if large == b.input_of(op) else None
     if source is None or not remakes(b, op, small, large, source):
         assert op.inputs[0] not in b.made_by_readers, f"nothing has stored {op.inputs[0]}"
-        add_weight_sums(b, op, reads, plan, b.product_flops(op, *places))
+        add_weight_sums(b, op, reads, plan, b.product_flops(op, *places), attrs=batch)
         return
     reads = (Use(small), Use(source.map), source.beside, *source.behind)
     flops = b.product_flops(op, *places)
-    add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=source.attrs)
+    attrs = {**source.attrs, **batch}
+    add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=attrs)
 
 
 def add_weight_sums(
@@ -229,12 +232,18 @@ def _weight_plan(
     """Of whole maps. Of row tiles with a halo it is that of images, a unit of row tiles each."""
     shape, settings = filter_shape(b, op), plan_settings(b, op)
     settings["pitches"] = b.pitch(large), b.pitch(small)
+    settings["batch"] = _batch(b, small, reads)
     sides = sides_of(b, large), sides_of(b, small)
     if not any(any(use.halo) for use in reads):
         return grad_weight_plan(*sides, shape, **settings)
     unit = max(b.buffers[b.resolved(use).buffer].section for use in reads)
     images = ((unit * height, width) for height, width in sides)
     return replace(grad_weight_plan(*images, shape, **settings), unit=unit)
+
+
+def _batch(b: Builder, small: str, reads: Sequence[Use]) -> int:
+    """Samples of a batch of few; 0 for others and for row tiles with a halo: for any batch."""
+    return 0 if any(any(use.halo) for use in reads) else few_of(b.buffers[small].shape[0])
 
 
 def halo_of(b: Builder, op: Op) -> Halo:

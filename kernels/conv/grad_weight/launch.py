@@ -5,9 +5,9 @@ split in the order of samples. The bits do not depend on where launches cut the 
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, contiguous_format
@@ -38,7 +38,7 @@ from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
 from .row_windows import grad_weight_windows_kernel
 from .running_sums import GradWeightPlan
-from .shape import GradWeightShape
+from .shape import GradWeightShape, few_of
 from .split_plan import (
     LaunchPlan,
     edge_block,
@@ -64,6 +64,7 @@ def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     own_rows: int | None = None, splits: range | None = None, made_by: MadeBy | None = None,
+    batch: int = 0,
 ) -> None:  # fmt: skip
     """Add the weight gradient of x and dy to running sums, float32 [splits, K, R, S, C/g].
 
@@ -71,7 +72,8 @@ def conv2d_grad_weight(
     `grad_weight_plan` gives the splits, and where launches may cut a batch. `precision` is "ieee"
     or "tf32", for float32 maps. For a tile of rows x also holds neighbour rows of the `own_rows`
     rows that dy belongs to, and the plan is that of `own_rows` rows. `splits` is one of the plan's
-    ranges: `partials` are then the sums of these splits alone, to the same bits.
+    ranges: `partials` are then the sums of these splits alone, to the same bits. `batch` is what
+    `grad_weight_plan` was given.
 
     Without `splits` a launch of the whole batch may have fewer sums than the plan has splits, one
     more than a multiple of the plan's `step`. The last splits have sums of their own, behind the
@@ -87,15 +89,16 @@ def conv2d_grad_weight(
         precision,
     )  # fmt: skip
     pitches = pitch_of(x), pitch_of(dy)
-    layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision, pitches)
+    maps = _sides(x), _sides(dy), taps, x.dtype, precision, pitches
+    layer = GradWeightShape(*maps, few_of(batch))
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
-    tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
+    tile = configured("grad_weight", work.tile, lambda: layer.facts | {"kernel": work.kernel})
     plan = GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
     if splits is None and len(partials) < plan.splits:
         settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         launch = partial(
             conv2d_grad_weight, x, dy, first=first, **settings, precision=precision,
-            own_rows=own_rows, made_by=made_by,
+            own_rows=own_rows, made_by=made_by, batch=batch,
         )  # fmt: skip
         _sum_in_ranges(launch, plan, partials)
         return
@@ -120,12 +123,6 @@ def _sum_in_ranges(launch: Callable[..., None], plan: GradWeightPlan, partials: 
         launch(partials=own, splits=splits)
         sum_partials(own, total, first=splits.start == 0)
     launch(partials=partials[1:], splits=last)
-
-
-def _facts(layer: GradWeightShape, work: LaunchPlan) -> dict[str, Any]:
-    """The sizes and types that a configuration is for, without the number of samples."""
-    facts = {"kernel": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
-    return asdict(layer.taps) | facts | {"precision": layer.precision}
 
 
 def _sides(maps: Tensor) -> Pair:
@@ -317,6 +314,7 @@ def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     own_rows: int | None = None, splits: range | None = None, made_by: MadeBy | None = None,
+    batch: int = 0,
 ) -> None:  # fmt: skip
     """Computes `conv2d_grad_weight` in float32. All splits but the first hold zeros."""
     if first:
@@ -328,7 +326,7 @@ def conv2d_grad_weight_reference(
     plan = grad_weight_plan(
         (own_rows or x.shape[1], x.shape[2]), _sides(dy), (size[0], size[1], size[2], size[3]),
         **geometry, dtype=x.dtype, precision=precision,
-        pitches=(pitch_of(x), pitch_of(dy)),
+        pitches=(pitch_of(x), pitch_of(dy)), batch=batch,
     )  # fmt: skip
     x = remade_reference(x, made_by)
     x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)

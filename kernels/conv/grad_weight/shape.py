@@ -1,15 +1,14 @@
 """The sizes and types of a convolution whose weight gradient is summed."""
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import torch
 
 from ...language.channel_ranges import padded_channels
 from ..tiles import Filter, Pair
 
-CUTS: Final = (4, 2)  # parts of a sample, of at least so many pixels
-LEAST_PART: Final = 49
+FEW_SAMPLES: Final = 64  # a plan depends on the samples of a batch that has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,7 @@ class GradWeightShape:
     dtype: torch.dtype
     precision: str
     pitches: Pair  # channels from one pixel to the next of x and of dy
+    few: int = 0  # samples of the whole batch where these are few, else 0
 
     @property
     def out_pixels(self) -> int:
@@ -35,15 +35,10 @@ class GradWeightShape:
         return taps.size == (1, 1) == taps.stride and taps.padding == (0, 0)
 
     @property
-    def parts(self) -> int:
-        """Parts of a sample that can count as samples, where steps are a pixel of many samples.
-
-        Of 32 samples a step of 64 would else be half empty: 768->3072 @14 takes 115 us, whose
-        products take 47 us (32 samples, H100, 2026-11).
-        """
-        pixels = self.out_pixels if self.is_pointwise else 0
-        fit = (cut for cut in CUTS if pixels % cut == 0 and pixels // cut >= LEAST_PART)
-        return next(fit, 1)
+    def facts(self) -> dict[str, Any]:
+        """The sizes and types that a configuration is for, without samples unless they are few."""
+        facts = {"sides": self.out_sides, "dtype": self.dtype, "precision": self.precision}
+        return asdict(self.taps) | facts | ({"few": self.few} if self.few else {})
 
     @property
     def is_padded(self) -> bool:
@@ -61,3 +56,8 @@ class GradWeightShape:
         sizes = {"in_channels": in_channels, "out_channels": out_channels}
         taps = replace(self.taps, **sizes, widths=self.pitches, channels=self.pitches)
         return replace(self, taps=taps)
+
+
+def few_of(batch: int) -> int:
+    """`few` for a batch of so many samples, whatever part of it a launch has; 0 for any batch."""
+    return batch if batch < FEW_SAMPLES else 0

@@ -1,14 +1,13 @@
 """Plans of weight gradients: the kernel, its tile, and the splits of the sum.
 
-A plan depends on a layer's sizes, dtype and precision and on the GPU, never on the number of
-samples. A split sums the same pixels of the same samples wherever launches cut a batch. Times in
+A plan depends on a layer's sizes, dtype and precision, on the GPU, and on the samples of a batch of
+few. A split sums the same pixels of the same samples wherever launches cut a batch. Times in
 this file are of VGG-16's layers with 256 samples, "in -> out channels @height" (H200, 2026-11).
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Final, Literal
 
 import torch
@@ -29,9 +28,10 @@ from ..tiles import (
     fitting_stages,
     step_channels,
 )
+from .few_samples import filled_steps
 from .running_sums import GradWeightPlan
-from .shape import GradWeightShape
-from .splits import NBYTES_RATE, splits_of
+from .shape import GradWeightShape, few_of
+from .splits import splits_of
 from .windows_plan import suits_windows, windows_programs, windows_tile, windows_unit
 
 Kernel = Literal[
@@ -45,8 +45,6 @@ UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 TRANSPOSED_UNIT_STEPS: Final = 2048
 UNIT_SAMPLES: Final = 64  # samples of a unit, at most
 TRANSPOSED_PIXELS: Final = 32  # pixels of a step of the kernel that transposes x
-SAMPLES: Final = 256  # samples of the launch for which splits are chosen
-FLOPS_RATE: Final = 7e14  # operations a second of an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,16 @@ class LaunchPlan:
 def grad_weight_plan(
     in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
-    pitches: Pair | None = None,
+    pitches: Pair | None = None, batch: int = 0,
 ) -> GradWeightPlan:  # fmt: skip
     """The plan for maps x and dy of sides (h, w) and a weight of shape [K, C/g, R, S].
 
-    `pitches` are the channels from one pixel to the next of x and dy, by default their own.
+    `pitches` are the channels from one pixel to the next of x and dy, by default their own. `batch`
+    are the samples of the whole batch; by default the plan is one for any.
     """
     taps = filter_of_sums(weight_shape, stride, padding, dilation, groups, dtype, precision)
-    sides = in_sides, out_sides
-    work = work_of(GradWeightShape(*sides, taps, dtype, precision, pitches or taps.channels))
+    maps = in_sides, out_sides, taps, dtype, precision, pitches or taps.channels
+    work = work_of(GradWeightShape(*maps, few_of(batch)))
     return GradWeightPlan(work.splits + work.edges, work.unit, work.tile.parts)
 
 
@@ -126,17 +125,17 @@ def _work_of(
     """`work_of` with the properties of the GPU as arguments."""
     kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
-    sums = 3 if kernel in ("taps", "sample_taps", "transposed") else 1
-    cut = layer.parts if kernel == "per_sample" else 1
+    sums, cut = 3 if kernel in ("taps", "sample_taps", "transposed") else 1, 1
     if kernel == "windows":
         unit, steps = windows_unit(layer, tile, UNIT_STEPS)
     elif kernel == "transposed":
         unit, steps = _transposed_unit(layer)
     elif kernel in ("per_sample", "sample_taps"):
+        tile, cut = filled_steps(layer, tile, cuts=kernel == "per_sample")
         unit, steps = tile.pixels // cut, layer.out_pixels // cut
     else:
         runs = cdiv(layer.out_pixels, tile.pixels)
-        unit = _unit_of(runs, UNIT_STEPS)
+        unit = min(_unit_of(runs, UNIT_STEPS), layer.few or UNIT_SAMPLES)
         crosses_samples = kernel == "gather"
         steps = cdiv(unit * layer.out_pixels, tile.pixels) if crosses_samples else unit * runs
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
@@ -145,8 +144,7 @@ def _work_of(
     else:
         programs = _programs(layer.taps, tile) // sums
     slots = sms * (1 if kernel == "transposed" else _residents(tile, sums, layer.dtype, shared))
-    sums_nbytes = 4 * layer.taps.channels[1] * layer.taps.num_taps * layer.taps.widths[0]
-    splits, edges = splits_of(programs, steps, edge, slots, sums_nbytes, _launch_s(layer))
+    splits, edges = splits_of(programs, steps, edge, slots, layer)
     return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges, cut)
 
 
@@ -340,11 +338,3 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
     staged = tile.pixels * (tile.out_channels + sums * tile.in_channels) * dtype.itemsize
     registers = 32 * tile.num_warps * 64 + sums * tile.out_channels * tile.in_channels
     return max(1, min(shared // (tile.num_stages * staged + 1024), 65536 // registers))
-
-
-def _launch_s(layer: GradWeightShape) -> float:
-    """Seconds that a launch over SAMPLES samples takes at least."""
-    taps, (in_channels, out_channels) = layer.taps, layer.taps.channels
-    flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
-    values = layer.out_pixels * out_channels + prod(layer.in_sides) * in_channels
-    return SAMPLES * max(flops / FLOPS_RATE, values * layer.dtype.itemsize / NBYTES_RATE, 1e-12)

@@ -1,28 +1,35 @@
 """Splits of the sum of a weight gradient: how many, by idle programs and by bytes of sums."""
 
 import itertools
+from math import prod
 from typing import Final
 
 from triton import cdiv
+
+from .shape import GradWeightShape
 
 MOST_NBYTES: Final = 128 << 20  # bytes of a layer's running sums, at most
 EDGE_SPLITS: Final = (1, 2, 4)  # numbers of edge splits to choose from
 IDLE_COST: Final = 0.5  # weight of the time of idle programs: the others run faster meanwhile
 NBYTES_RATE: Final = 4e12  # bytes a second of an H200
+FLOPS_RATE: Final = 7e14  # operations a second of an H200
+SAMPLES: Final = 256  # samples of the launch for which splits are chosen, unless they are few
 SUM_PASSES: Final = 3  # writes and reads of the running sums by the launches of a batch
+FEW_SUM_PASSES: Final = 2  # of few samples, which one launch sums
 SPLIT_S: Final = 1e-7  # seconds to add a split, without the time of its bytes
 
 
 def splits_of(
-    programs: int, steps: int, edge: int, slots: int, nbytes: int, launch_s: float
+    programs: int, steps: int, edge: int, slots: int, layer: GradWeightShape
 ) -> tuple[int, int]:
-    """Splits and edge splits of the least cost of idle programs and of sums.
+    """Splits and edge splits of a layer of the least cost of idle programs and of sums.
 
-    A split has `programs` programs, of which the GPU runs `slots` at a time, and sums of `nbytes`
-    bytes. A unit has `steps` steps, and `edge` more in edge splits. `launch_s` are the seconds that
-    a launch takes at least.
+    A split has `programs` programs, of which the GPU runs `slots` at a time. A unit has `steps`
+    steps, and `edge` more in edge splits.
     """
-    added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / launch_s
+    nbytes = 4 * layer.taps.channels[1] * layer.taps.num_taps * layer.taps.widths[0]
+    passes = FEW_SUM_PASSES if layer.few else SUM_PASSES
+    added = (passes * nbytes / NBYTES_RATE + SPLIT_S) / _least_launch_s(layer)
     least = programs * (steps + edge) / slots
 
     def cost(numbers: tuple[int, int]) -> float:
@@ -43,3 +50,12 @@ def _rounds(programs: int, steps: int, edge: int, slots: int, numbers: tuple[int
     edge_share = cdiv(edge, edges)
     room = (rounds * slots - programs * splits) * (share // edge_share)
     return rounds * share + (0 if room >= programs * edges else edge_share)
+
+
+def _least_launch_s(layer: GradWeightShape) -> float:
+    """Seconds that a launch over a batch of few samples, or of SAMPLES, takes at least."""
+    taps, (in_channels, out_channels) = layer.taps, layer.taps.channels
+    flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
+    values = layer.out_pixels * out_channels + prod(layer.in_sides) * in_channels
+    nbytes = values * layer.dtype.itemsize
+    return (layer.few or SAMPLES) * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)

@@ -19,24 +19,31 @@ EXACT_CHANNELS: Final = 32
 EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
 
 
-def _partials_shape(t: Tensors) -> Shape:
+def _partials_shape(t: Tensors, batch: int = 0) -> Shape:
     """The shape of partial gradients, [splits, K, R, S, C/g]."""
     k, c, taps, _ = t.layer.shape
-    settings = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches}
+    settings = {**t.settings, "dtype": t.x.dtype, "pitches": t.layer.pitches, "batch": batch}
     plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **settings)
     return (plan.splits, k, taps, taps, c)
 
 
 @of_layer
-def _grad(o: Operands, t: Tensors, first: bool = True, maker: str = "") -> Launch:
-    """Running sums, of which `first` starts new ones. x is made again by a `maker`, if named."""
-    shape, made_by = _partials_shape(t), made_by_of(o, t, maker, remakes_maps)
+def _grad(
+    o: Operands, t: Tensors, first: bool = True, maker: str = "", whole: bool = False
+) -> Launch:
+    """Running sums, of which `first` starts new ones. x is made again by a `maker`, if named.
+
+    The samples are a `whole` batch, or a part of one of any size.
+    """
+    batch = len(t.x) if whole else 0
+    shape, made_by = _partials_shape(t, batch), made_by_of(o, t, maker, remakes_maps)
     if first:
         partials = o.out(*shape, compared=lambda sums: sums.sum(0))
     else:
         partials = o.updated(o.randn(*shape), compared=lambda sums: sums.sum(0))
     operands = (t.rounded_x, t.rounded_dy, partials)
-    return launching(conv2d_grad_weight, *operands, first=first, **made_by, **t.settings)
+    settings = {**t.settings, **made_by, "first": first, "batch": batch}
+    return launching(conv2d_grad_weight, *operands, **settings)
 
 
 @of_layer
@@ -103,6 +110,18 @@ WINDOWS: Final = (
     Layer(56, 256, 18),
 )
 WINDOWS_BY_STRIDE: Final = (Layer(192, 24, 96, stride=2), Layer(224, 3, 96, 4, 4, pad=0))
+# Of whole batches of few samples, which have short steps.
+FEW: Final = (
+    *((samples, Layer(15, 128, 256, 1)) for samples in (8, 16, 24)),
+    *((samples, Layer(7, 256, 512, 1)) for samples in (16, 32)),
+    *((samples, Layer(14, 256, 256)) for samples in (16, 32)),
+    *((samples, Layer(14, 384, 768, 2, 2, pad=0)) for samples in (16, 32)),
+    (16, Layer(30, 224, 1344, 1)),
+)
+FEW_MADE: Final = tuple(
+    At((16,), {"layer": Layer(15, 384, 128, 1), **HALF, "maker": maker, "whole": True})
+    for maker in ("silu", "gate", "gated silu")
+)
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
 COMPILED: Final = (
@@ -114,6 +133,8 @@ COMPILED: Final = (
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
     *(each for layer in (*WINDOWS, *WINDOWS_BY_STRIDE) for each in _both_runs(layer, HALF)),
     *(each for layer in UNEVEN for each in _both_runs(layer, HALF)),
+    *(At((samples,), {"layer": layer, **HALF, "whole": True}) for samples, layer in FEW),
+    *FEW_MADE,
     *_both_runs(Layer(56, 18, 18, padded=True), HALF, wgmma=False),
     *_both_runs(Layer(28, 122, 244, 1, padded=True), HALF),
     *_both_runs(Layer(14, 128, 256), HALF, tuned=True),
