@@ -182,10 +182,9 @@ class _ProgramBuilder:
         for form in use.forms:
             if form in codes:
                 return codes[form]
-        bridge = due_raw(self._transfers, (buffer, section), slot)
-        if bridge is not None:
-            self._transfers[buffer, section].pop()
-            return self._prefetch(index, section, bridge)
+        prefetched = self._prefetch_raw(index, (buffer, section), slot)
+        if prefetched is not None:
+            return prefetched
         if self._present[buffer][section] == NONE:
             if buffer not in self._graph.inputs:
                 raise ScheduleError(
@@ -197,6 +196,14 @@ class _ProgramBuilder:
             live.written = live.first - 1
         self._check_leaves(index, self._intervals[self._present[buffer][section]])
         return self._present[buffer][section]
+
+    def _prefetch_raw(self, index: int, section: Section, slot: int) -> int | None:
+        """The interval of raw values that a prefetch due in this slot begins, if one is."""
+        bridge = due_raw(self._transfers, section, slot)
+        if bridge is None:
+            return None
+        self._transfers[section].pop()
+        return self._prefetch(index, section[1], bridge)
 
     def _prefetch(self, index: int, section: int, bridge: Bridge) -> int:
         """The interval that a prefetch begins."""
@@ -298,6 +305,8 @@ class _ProgramBuilder:
             due = [(at, bridge.form) for at, bridge in starting if bridge.buffer == buffer]
             for sections, form in runs_of(sorted(due)):
                 index = self._add_recode(launch, buffer, sections, RAW, form)
+                for section in sections:  # where a reader took a code, raw values may be away
+                    self._prefetch_raw(index, (buffer, section), launch.slot)
                 raw = [self._present[buffer][section] for section in sections]
                 for number in raw:
                     self._intervals[number].last = index
