@@ -1,13 +1,21 @@
 """Bridges by codes that are decoded: the steps, the bytes and the seconds that they become."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.support.lowered import lower
-from tests.support.schedules.restored import MAP_NBYTES, SECTIONS, restored_graph
+from tests.support.schedules.maker import launchable
+from tests.support.schedules.restored import (
+    BATCH,
+    MAP_NBYTES,
+    SECTION,
+    SECTIONS,
+    restored_graph,
+)
 from tvdnn.errors import ScheduleError
-from tvdnn.graph import RAW, TF32, Form
+from tvdnn.graph import BITS, RAW, TF32, Direction, Form, Need, Use
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import HOST, Bridge, Plan, Segment, Slot, transfer_nbytes
@@ -67,6 +75,30 @@ def test_a_recode_takes_a_launch_and_the_bytes_of_both_forms() -> None:
             expected = hardware.launch_s + nbytes / rate
             assert seconds_alone(GRAPH, step, COSTS) == pytest.approx(expected, rel=1e-12)
             assert span.end_s - span.start_s == pytest.approx(expected, rel=1e-6)
+
+
+def test_raw_values_that_have_left_return_for_a_code_to_be_made() -> None:
+    """A reader takes the map's signs while the map is away; a code is made behind that reader."""
+    signs = Use("m", need=Need.SIGN, forms=(BITS,))
+    mask = launchable("mask", BATCH, SECTION, (signs,), (Use("y"),), Direction.BACKWARD)
+    mask = replace(mask, form_nbytes={("m", BITS): 0.0})
+    *forward, weigh = GRAPH.passes
+    passes = (*forward, mask, weigh)
+    graph = replace(GRAPH, passes=passes, phase_split=len(passes))
+    segments = tuple(Segment((Slot(index),)) for index in range(len(graph.passes)))
+    rows = "m", 0, SECTIONS
+    away, left = Bridge(*rows, 1, 3, 3), Bridge(*rows, 1, 3, 3, BITS, None)
+    plan = Plan("by hand", segments, (away, left, Bridge(*rows, 3, 4, 4, TF32, None)))
+    schedule = lower(graph, plan, COSTS)
+    check(schedule)
+    moves = [step for step in schedule.steps if step.action is not Action.LAUNCH]
+    forms = Counter((step.action, step.reads[0].form, step.writes[0].form) for step in moves)
+    assert forms == {
+        (Action.RECODE, RAW, BITS): 1,
+        (Action.COPY, RAW, RAW): 2 * SECTIONS,
+        (Action.RECODE, RAW, TF32): SECTIONS,
+        (Action.RECODE, TF32, RAW): SECTIONS,
+    }
 
 
 def test_a_code_that_none_has_left_is_an_error() -> None:
