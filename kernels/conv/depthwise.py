@@ -3,8 +3,8 @@
 The kernels use no tensor cores. A thread computes a run of output columns of some channels, and
 multiplies each value that it loads by all taps of a filter's row. Filters are packed [R, S, C]. One
 kernel computes the forward pass and the data gradient, a convolution with flipped filters of dy
-spread out by the stride. Filters of many taps and stride 1 are left to depthwise_rows.py. The
-weight's gradient is in depthwise_grad_weight.py.
+spread out by the stride. At stride 1 filters of many taps, or over narrow rows, are left to
+depthwise_rows.py. The weight's gradient is in depthwise_grad_weight.py.
 """
 
 from typing import Final
@@ -202,7 +202,7 @@ def _launch(
     if (
         made_by is None
         and up == (1, 1)
-        and goes_by_rows(y.shape[3], packed.shape[:2], stride, dilation)
+        and goes_by_rows(y.shape[2], y.shape[3], packed.shape[:2], stride, dilation)
     ):
         by = {"padding": padding, "dilation": dilation[1], "precision": precision}
         convolve_rows(x, packed, bias, y, **by, flipped=flipped)

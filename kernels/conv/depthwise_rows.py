@@ -30,7 +30,10 @@ from .depthwise_runs import (
 from .tiles import Pair
 
 THREADS: Final = 128  # threads of a program
-LEAST_TAPS: Final = 10  # of a filter: of fewer depthwise.py is as fast
+# Taps of a filter, by whether rows of outputs are narrow: of fewer depthwise.py is as fast. 3x3 is
+# 7 to 20% faster @7 and @14, and takes 1.65 times as long for 72 channels @56 (H200, 2026-11-28).
+LEAST_TAPS: Final = {True: 9, False: 10}
+MOST_NARROW: Final = 14  # outputs of a row
 MOST_ROWS: Final = 11  # of a filter
 WIDTHS: Final = (64, 48, 32, 24, 16, 8)  # threads that have a pixel
 LEAST_WIDTH: Final = 16  # channels that they have, at least: a sector of memory
@@ -41,6 +44,7 @@ ALONE: Final = 0.75  # of the time of all programs that fit, that one of them ta
 # By the most taps of a filter. Two rows at once halve the moves of sums. For 7x7 one is 6 to 10%
 # faster (H200, 2026-11-28), and more than two take a minute to compile.
 TILES: Final = {
+    9: StripTile(8, 2, 3, 128),
     25: StripTile(8, 2, 2, 168),
     49: StripTile(7, 2, 1, 255),
     81: StripTile(7, 1, 1, 255),
@@ -122,11 +126,14 @@ def _depthwise_rows_kernel(
             sums = _zeros(COLUMNS, THREADS, VALUES) + part_of(sums, 0, (R - 1) * COLUMNS)
 
 
-def goes_by_rows(channels: int, size: Pair, stride: Pair, dilation: Pair) -> bool:
-    """Whether threads go down the rows of a layer with filters of `size` (h, w)."""
-    plain = stride == (1, 1) and dilation[0] == 1
-    few = size[0] * size[1] < LEAST_TAPS or max(size) > MOST_ROWS
-    return plain and channels % 8 == 0 and not few
+def goes_by_rows(width: int, channels: int, size: Pair, stride: Pair, dilation: Pair) -> bool:
+    """Whether threads go down the rows of a layer with filters of `size` (h, w).
+
+    `width` are the outputs of a row.
+    """
+    plain = stride == (1, 1) and dilation[0] == 1 and channels % 8 == 0
+    enough = size[0] * size[1] >= LEAST_TAPS[width <= MOST_NARROW]
+    return plain and enough and max(size) <= MOST_ROWS
 
 
 def convolve_rows(
