@@ -11,7 +11,7 @@ import torch
 
 from tests.support.networks import NetworkMaker
 from tvdnn.errors import InputError
-from tvdnn.graph import Graph
+from tvdnn.graph import DTYPE_NBYTES, Buffer, Graph, Kind, is_packed
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Forms, Link, Profile, Roofline, form_choices
@@ -139,6 +139,29 @@ def test_launches_of_known_kernels_are_estimated_and_named(
     assert {graph.passes[index].name for index, _ in launched} == {pass_.name}
     assert again.estimated == frozenset()
     assert again.links[HOST] == LINK
+
+
+def test_recodes_that_are_not_known_are_estimated_by_the_roofline(
+    graph: Graph, written: tuple[Profile, KnownLaunches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, known = written
+    launches = {
+        digest(signature(graph, pass_, forms))
+        for pass_ in graph.passes
+        for forms in form_choices(pass_)
+    }
+    less = replace(known, samples={k: each for k, each in known.samples.items() if k in launches})
+    monkeypatch.setattr(Scratch, "seconds", lambda *_: pytest.fail("a recode was measured"))
+    again = profiled(graph, known=less, estimates=True)
+    assert again.recodes.keys() == found.recodes.keys()
+    roofline = Roofline(load("H200"), "fp32")
+    for (source, target, dtype), samples in again.recodes.items():
+        if is_packed(source) or is_packed(target):
+            continue
+        for nbytes, seconds in samples:
+            rows = nbytes // KIB
+            buffer = Buffer("m", Kind.MAP, (rows, KIB // DTYPE_NBYTES[dtype]), dtype, rows)
+            assert seconds == pytest.approx(roofline.recode_s(buffer, rows, source, target))
 
 
 def links_of(sheet: str) -> dict[str, Link]:

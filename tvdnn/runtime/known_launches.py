@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Final
 
 from ..errors import InputError
-from ..graph import Graph, Pass
+from ..graph import Buffer, Form, Graph, Pass
 from ..planner.ir import hardware
 from ..planner.ir.costs import Forms, Link, Profile, Roofline, Samples, form_choices
 from ..planner.ir.plan import HOST
@@ -56,6 +56,13 @@ class KnownLaunches:
         roofline = Roofline(hardware.load(self.sheet), graph.dtype)
         sizes = sorted({min(pass_.unit, pass_.domain), pass_.domain})
         return tuple((rows, rate * roofline.launch_s(pass_, rows, forms)) for rows in sizes)
+
+    def estimate_recode(self, buffer: Buffer, source: Form, target: Form) -> float | None:
+        """Seconds of a recode of a buffer by the roofline; None without a sheet."""
+        if not self.sheet:
+            return None
+        roofline = Roofline(hardware.load(self.sheet), dtype="")  # without products
+        return roofline.recode_s(buffer, buffer.rows, source, target)
 
 
 NOTHING: Final = KnownLaunches()

@@ -19,7 +19,7 @@ from .known_launches import NOTHING, KnownLaunches, known_launches
 from .launch_timer import SCRATCH_NBYTES, PassInForms, Scratch
 from .link import measure_link, with_zero_copy
 from .profile_cache import ProfileCache
-from .recode_timer import recode_calls, recoded_sizes, recodes_of
+from .recode_timer import estimated_recode, recode_calls, recoded_sizes, recodes_of
 from .section_file import SectionFile
 
 
@@ -55,7 +55,8 @@ def profile(
     `file_limit` of its bytes. Parameters and optimizer state are never written. Measurements of
     this GPU, these versions, kernels and `configurations`, and of the file's folder, are taken from
     the cache, and else from `known` launches, those that ship where none are given. With
-    `estimates` no further pass of a GPU with a data sheet is measured, nor is a link that ships.
+    `estimates` no further pass or recode of a GPU with a data sheet is measured, nor is a link that
+    ships.
     """
     cache, gpu = ProfileCache(device, kernels), torch.cuda.get_device_name(device)
     if known is None:
@@ -67,7 +68,10 @@ def profile(
     timed = [_timed_pass(graph, scratch, *each) for each in launches]
     timed += [_timed_recode(scratch, recode) for recode in recodes]
     found = {each.key: _find(each.key, cache, known, configurations) for each in timed}
-    estimated = _estimate(graph, launches, timed, found, known) if estimates else frozenset()
+    estimated = frozenset[str]()
+    if estimates:
+        estimated = _estimate(graph, launches, timed, found, known)
+        _estimate_recodes(recodes, timed[len(launches) :], found, known, scratch.limit)
     new = {k.key: each for k, each in zip(timed, launches, strict=False) if found[k.key] is None}
     scratch.compile(new.values(), progress)
     taken = list(_measured(timed, found, scratch, cache, progress))
@@ -82,7 +86,7 @@ def profile(
     for (index, forms), each in zip(launches, taken, strict=False):
         samples.setdefault(graph.passes[index].name, {})[frozenset(forms)] = each
     recoded = dict(zip(recodes, taken[len(launches) :], strict=True))
-    return Profile(gpu, links, samples, recoded, frozenset(estimated))
+    return Profile(gpu, links, samples, recoded, estimated)
 
 
 def _measurable(
@@ -111,6 +115,19 @@ def _estimate(
             found[each.key] = guess
             names.add(pass_.name)
     return frozenset(names)
+
+
+def _estimate_recodes(
+    recodes: Sequence[RecodeKind],
+    timed: Sequence[_Timed],
+    found: dict[str, Samples | None],
+    known: KnownLaunches,
+    limit: int,
+) -> None:
+    """Fill in recodes that were not found by the roofline."""
+    for recode, each in zip(recodes, timed, strict=True):
+        if found[each.key] is None:
+            found[each.key] = estimated_recode(recode, limit, known)
 
 
 def _find(

@@ -21,10 +21,11 @@ from ..graph import (
     may_rest_in,
 )
 from ..placement import aligned
-from ..planner.ir.costs import RecodeKind
+from ..planner.ir.costs import RecodeKind, Samples
 from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
 from ..units import KIB
 from .binding import RECODES, Call, behind_clearing, bind_recode
+from .known_launches import KnownLaunches
 from .launch_timer import REPEATS, Scratch
 from .views import ByteViews
 
@@ -60,6 +61,15 @@ def recoded_sizes(recode: RecodeKind, limit: int) -> tuple[int, ...]:
     steps = {nbytes: _step(_buffer(recode, nbytes), recode, 0) for nbytes in SIZES}
     fits = [nbytes for nbytes, step in steps.items() if _nbytes(step) <= limit]
     return tuple(fits or SIZES[:1])
+
+
+def estimated_recode(recode: RecodeKind, limit: int, known: KnownLaunches) -> Samples | None:
+    """A recode's samples by the roofline, of known rates; None where these have no sheet."""
+    source, target = (_with_room(form) for form in recode[:2])
+    sizes = recoded_sizes(recode, limit)
+    found = [known.estimate_recode(_buffer(recode, nbytes), source, target) for nbytes in sizes]
+    samples = tuple((nbytes, each) for nbytes, each in zip(sizes, found, strict=True) if each)
+    return samples or None
 
 
 def recode_calls(scratch: Scratch, recode: RecodeKind, nbytes: int) -> tuple[Call, ...]:

@@ -1,10 +1,9 @@
 """Building a program: the walk through a plan's launches that opens and ends live intervals."""
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import RAW, Form, Graph, Pass, Use, in_form, overlap
+from ...graph import RAW, Form, Graph, Pass, Use, in_form
 from ..ir.plan import HOST, Bridge, Plan
 from .due_bridges import (
     Section,
@@ -17,6 +16,7 @@ from .due_bridges import (
     runs_of,
     used_sections,
 )
+from .filled_channels import FilledChannels
 from .program import (
     NONE,
     LiveInterval,
@@ -28,8 +28,6 @@ from .program import (
     offload_source,
     unroll,
 )
-
-Channels: TypeAlias = tuple[int, int]
 
 
 def build_program(graph: Graph, plan: Plan) -> Program:
@@ -67,7 +65,7 @@ class _ProgramBuilder:
         self._writes: list[Runs] = []
         self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
         self._codes: dict[Section, dict[Form, int]] = {}  # the present intervals of codes
-        self._filled: dict[int, tuple[Channels, ...]] = {}
+        self._filled = FilledChannels()
         self._bridged = {bridge.buffer for bridge in plan.bridges}
         self._transfers = by_section(plan, coded=False)  # to come, the next one last
         self._coded = by_section(plan, coded=True)  # to come, the next one last
@@ -115,7 +113,7 @@ class _ProgramBuilder:
             live = self._intervals[number]
             live.written, live.clean = index, False
             if use.channels is not None:
-                self._filled[number] = (*self._filled.get(number, ()), use.channels)
+                self._filled.add(number, use.channels)
             if self._codes and not launch.recompute:
                 self._codes.pop((live.buffer, live.section), None)
         return touched
@@ -150,9 +148,10 @@ class _ProgramBuilder:
 
     def _written(self, index: int, use: Use) -> tuple[int, ...]:
         """The intervals that launch `index` writes: present ones that lack its channels, or new."""
+        present = self._present[use.buffer]
         touched = [
             self._find(index, use, section)
-            if use.channels and self._has_only_other_channels(use.buffer, section, use.channels)
+            if use.channels and self._filled.has_only_others(present[section], use.channels)
             else self._open(index, use.buffer, section)
             for section in range(*self._used_sections(index, use))
         ]
@@ -162,10 +161,6 @@ class _ProgramBuilder:
 
     def _used_sections(self, index: int, use: Use) -> tuple[int, int]:
         return used_sections(self._graph, self._launches[index], use)
-
-    def _has_only_other_channels(self, buffer: str, section: int, channels: Channels) -> bool:
-        filled = self._filled.get(self._present[buffer][section])
-        return filled is not None and not any(overlap(channels, other) for other in filled)
 
     def _find(self, index: int, use: Use, section: int) -> int:
         """The section's present interval; a new one after a prefetch or of a fresh input.
@@ -222,7 +217,7 @@ class _ProgramBuilder:
         if bridge.zero_copy:
             self._encode_straight(before, bridge)
         number = self._open(index, buffer, section, form)
-        self._fill_as(number, previous)
+        self._filled.copy(number, previous)
         live = self._intervals[number]
         live.previous, live.clean, live.needed_by = previous, True, bridge.needed_by
         live.earliest_prefetch = self._slot_start.get(bridge.earliest_prefetch, index)
@@ -270,7 +265,7 @@ class _ProgramBuilder:
                 self._intervals[code].last = index
                 before = self._present[use.buffer][section]
                 raw.append(self._open(index, use.buffer, section))
-                self._fill_as(raw[-1], before)
+                self._filled.copy(raw[-1], before)
             self._reads.append((tuple(codes),))
             self._writes.append((tuple(raw),))
 
@@ -341,11 +336,6 @@ class _ProgramBuilder:
         else:
             self._codes.setdefault((buffer, section), {})[form] = number
         return number
-
-    def _fill_as(self, number: int, other: int) -> None:
-        """Note that interval `number` has the channels that another one has."""
-        if other in self._filled:
-            self._filled[number] = self._filled[other]
 
     def _pin_outputs(self) -> None:
         """Keep the outputs of each phase until its end, when they are handed out."""
