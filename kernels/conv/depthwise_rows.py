@@ -131,7 +131,7 @@ def goes_by_rows(width: int, channels: int, size: Pair, stride: Pair, dilation: 
 
     `width` are the outputs of a row.
     """
-    plain = stride == (1, 1) and dilation[0] == 1 and channels % 8 == 0
+    plain = stride == (1, 1) and dilation[0] == 1 and channels % 2 == 0
     enough = size[0] * size[1] >= LEAST_TAPS[width <= MOST_NARROW]
     return plain and enough and max(size) <= MOST_ROWS
 

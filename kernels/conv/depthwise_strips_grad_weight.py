@@ -169,7 +169,7 @@ def _with_strip(
 )  # fmt: skip
 def _strips_grad_weight_kernel(
     x_ptr, dy_ptr, partials_ptr, source, coefficient, first, num_samples, in_h, in_w, out_h, out_w,
-    eighths, pad_h, unit, splits, strip, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
+    groups, pad_h, unit, splits, strip, X_PITCH: tl.constexpr, DY_PITCH: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr,
     COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
@@ -183,7 +183,7 @@ def _strips_grad_weight_kernel(
     others again. AHEAD, all rows of x that are loaded are rows of the map: only columns beside it
     and rows of dy need masks.
     """
-    channels, strips, split = eighths * 8, tl.cdiv(out_h, strip), tl.program_id(1)
+    channels, strips, split = groups * VALUES, tl.cdiv(out_h, strip), tl.program_id(1)
     all_c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     c = tl.where(all_c < channels, all_c, all_c % VALUES)
     c = tl.max_contiguous(tl.multiple_of(c, VALUES), VALUES)[None, :]
@@ -236,8 +236,8 @@ def add_strips(
     runs = within_map(settings_of_runs(x.shape[2], sides[1], *along), x.shape[2], sides[1])
     _strips_grad_weight_kernel[(cdiv(channels, block_c), splits)](
         x, dy, partials, maker["source"], maker["coefficient"], int(first), x.shape[0],
-        x.shape[1], x.shape[2], *sides, channels // 8, padding[0], plan.unit, splits, strip,
-        X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0], **runs,
+        x.shape[1], x.shape[2], *sides, channels // tile.values, padding[0], plan.unit, splits,
+        strip, X_PITCH=pitch_of(x), DY_PITCH=pitch_of(dy), R=size_r, STRIDE_H=stride[0], **runs,
         FUNCTION=maker["FUNCTION"], PIECES=pieces_of(size_r * size_s),
         AHEAD=stride != (1, 1) or size_r > MOST_AT_ONCE, AT_ONCE=tile.at_once,
         ROWS=rows_of(tile, block_c), BLOCK_C=block_c, VALUES=tile.values, num_warps=THREADS // 32,
@@ -283,6 +283,6 @@ def tile_of(width: int, size: Pair, stride: Pair) -> StripTile:
 
 def sums_go_by_strips(channels: int, size: Pair, stride: Pair, dilation: Pair) -> bool:
     """Whether the weight's gradient of a layer with filters of `size` (h, w) is cut into strips."""
-    if channels % 8 != 0 or dilation[0] != 1 or max(size) > MOST_ROWS:
+    if channels % 2 != 0 or dilation[0] != 1 or max(size) > MOST_ROWS:
         return False
     return stride == (1, 1) or (size[0] * size[1] <= STRIDED_TAPS and max(stride) <= 2)
