@@ -34,18 +34,22 @@ def _pool_rows(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    A_BYTE: tl.constexpr, RULE: tl.constexpr,
+    KEPT: tl.constexpr, A_BYTE: tl.constexpr, RULE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Pool the rows [start, stop). Return NaN where RULE does not know a maximum's tap."""
+    """Pool the rows [start, stop). Return NaN where RULE does not know a maximum's tap.
+
+    Of a window the last KEPT rows are the first ones of the next.
+    """
     first_w = w * STRIDE_W - PADDING_W
-    unclear = nothing_unclear(w, c, RULE)
-    largest, column = row_max(
-        x_ptr, n, start * STRIDE_H - PADDING_H, first_w, c, height, width, channels,
-        x_pitch, KERNEL_W, DILATION_W, RULE,
-    )  # fmt: skip
+    unclear, rows = nothing_unclear(w, c, RULE), ()
+    for i in tl.static_range(KEPT):
+        rows += row_max(
+            x_ptr, n, start * STRIDE_H - PADDING_H + i * DILATION_H, first_w, c,
+            height, width, channels, x_pitch, KERNEL_W, DILATION_W, RULE,
+        )  # fmt: skip
     for h in range(start, stop):
-        y, tap_of_max, largest, column = window_max(
-            largest, column, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
+        y, tap_of_max, rows = window_max(
+            rows, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
             height, width, channels, x_pitch,
             KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, RULE,
         )  # fmt: skip
@@ -69,10 +73,10 @@ def _max_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    A_BYTE: tl.constexpr, RULE: tl.constexpr, ALIGN: tl.constexpr,
+    KEPT: tl.constexpr, A_BYTE: tl.constexpr, RULE: tl.constexpr, ALIGN: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A program pools `block_h` rows: one, or more where consecutive windows share their end row.
+    """A program pools `block_h` rows: one, or more where consecutive windows share KEPT rows.
 
     A_BYTE is the number of channels whose codes share a byte, or 0 without codes. A program
     by a rule for finite maxima that meets others pools its rows again by the exact rule.
@@ -85,7 +89,7 @@ def _max_pool2d_kernel(
         x_ptr, y_ptr, codes_ptr, n, start, stop, w, c,
         height, width, out_height, out_width, x_pitch, y_pitch, channels, tiles_c,
         KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
-        A_BYTE, RULE,
+        KEPT, A_BYTE, RULE,
     )  # fmt: skip
     if RULE != "exact" and A_BYTE > 0:
         met = is_unclear(unclear)
@@ -94,7 +98,7 @@ def _max_pool2d_kernel(
                 x_ptr, y_ptr, codes_ptr, n, start, stop, w, c,
                 height, width, out_height, out_width, x_pitch, y_pitch, channels, tiles_c,
                 KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W,
-                DILATION_H, DILATION_W, A_BYTE, "exact",
+                DILATION_H, DILATION_W, KEPT, A_BYTE, "exact",
             )  # fmt: skip
 
 
@@ -110,17 +114,27 @@ def rule_of(x: Tensor, kernel: Pair, *, shared: bool) -> str:
     return "finite" if shared and x.dtype == torch.float32 else "exact"
 
 
+def shared_rows(*, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> int:
+    """The last rows of taps of a window that are the first ones of the next.
+
+    Windows whose loop is not unrolled keep the maxima of one row at most.
+    """
+    step, between = divmod(stride[0], dilation[0])
+    rows = max(kernel[0] - step, 0) if between == 0 else 0
+    return rows if prod(kernel) <= map_tiles.UNROLLED_TAPS or rows == 1 else 0
+
+
 def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pair) -> None:
     samples, out_height, out_width, channels = y.shape
-    shared = extent_of(window["kernel"], window["dilation"])[0] - 1 == window["stride"][0]
-    rule = "exact" if codes is None else rule_of(x, window["kernel"], shared=shared)
-    most = QUICK_ROWS if rule == "finite" else ROWS if shared else 1
+    kept = shared_rows(**window)
+    rule = "exact" if codes is None else rule_of(x, window["kernel"], shared=kept > 0)
+    most = QUICK_ROWS if rule == "finite" else ROWS if kept else 1
     block_h = rows_a_program(out_height, samples, most)
     blocks_h = triton.cdiv(out_height, block_h)
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
         RULE_TILES[rule], **map_tiles.by_side(**window), blocks_h=blocks_h, block_h=block_h,
-        A_BYTE=a_byte, RULE=rule, ALIGN=map_tiles.alignment(x, y),
+        KEPT=max(kept, 1), A_BYTE=a_byte, RULE=rule, ALIGN=map_tiles.alignment(x, y),
     )  # fmt: skip
 
 

@@ -18,12 +18,12 @@ def _argmax(
 ):  # fmt: skip
     """Taps of the maxima of windows (h, w)."""
     first_h, first_w = h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W
-    largest, column = row_max(
+    first_row = row_max(
         x_ptr, n, first_h, first_w, c, height, width, channels, x_pitch,
         KERNEL_W, DILATION_W, "exact",
     )  # fmt: skip
-    _, tap_of_max, _, _ = window_max(
-        largest, column, x_ptr, n, first_h, first_w, c, height, width, channels, x_pitch,
+    _, tap_of_max, _ = window_max(
+        first_row, x_ptr, n, first_h, first_w, c, height, width, channels, x_pitch,
         KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, "exact",
     )  # fmt: skip
     return tap_of_max
@@ -82,15 +82,15 @@ def window_row(
                 )  # fmt: skip
             else:
                 first_row = (rows[2 * i], rows[2 * i + 1])
-            y, tap_of_max, largest, column = window_max(
-                first_row[0], first_row[1], source_ptr, n, first_h, first_w, c,
+            y, tap_of_max, last_row = window_max(
+                first_row, source_ptr, n, first_h, first_w, c,
                 height, width, channels, source_pitch,
                 KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, RULE,
             )  # fmt: skip
             inside = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (c < channels)
             unclear = unclear_with(unclear, y, inside, RULE)
             windows += (tap_of_max,)
-            last_rows += (largest, column)
+            last_rows += last_row
     return windows, last_rows, unclear
 
 

@@ -171,32 +171,38 @@ def _first_tap(
 
 @triton.jit
 def window_max(
-    largest, column, x_ptr, n, first_h, first_w, c, height, width, channels, pitch,
+    rows, x_ptr, n, first_h, first_w, c, height, width, channels, pitch,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, RULE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
-    """The largest value of each window and its tap; then those of the window's last row.
+    """The largest value of each window and its tap; then the maxima of as many rows as `rows` has.
 
     The tap is that of the first of equal values, or of the last NaN. By a rule other than "exact"
-    the taps of NaN and of -inf are arbitrary. Windows start at (first_h, first_w). `largest` and
-    `column` are the maxima of their first row, from `row_max`. All loads of a small window are in
-    flight together.
+    the taps of NaN and of -inf are arbitrary. Windows start at (first_h, first_w). `rows` are the
+    maxima of their first rows, from `row_max`, of large windows of one; those that are returned are
+    of their last rows. All loads of a small window are in flight together.
     """
-    total, tap_of_max = largest, column
+    KNOWN: tl.constexpr = len(rows) // 2
+    total, tap_of_max = rows[0], rows[1]
     if RULE == "exact":
         first_tap = _first_tap(first_h, first_w, KERNEL_W, DILATION_H, DILATION_W)
-        tap_of_max = tl.where(largest == float("-inf"), first_tap, column)
+        tap_of_max = tl.where(total == float("-inf"), first_tap, tap_of_max)
     if KERNEL_H * KERNEL_W <= UNROLLED:
         columns = ()
-        for tap in tl.static_range(1, KERNEL_H):
+        for tap in tl.static_range(KNOWN, KERNEL_H):
             h = first_h + tap * DILATION_H
             columns += _columns(
                 x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
             )
         for tap in tl.static_range(1, KERNEL_H):
-            largest, column = _max_of(columns, (tap - 1) * KERNEL_W, KERNEL_W, RULE)
-            total, tap_of_max = _larger(total, tap_of_max, largest, column, tap * KERNEL_W, RULE)
+            if tap >= KNOWN:
+                rows += _max_of(columns, (tap - KNOWN) * KERNEL_W, KERNEL_W, RULE)
+            total, tap_of_max = _larger(
+                total, tap_of_max, rows[2 * tap], rows[2 * tap + 1], tap * KERNEL_W, RULE
+            )
+        rows = rows[len(rows) - 2 * KNOWN :]
     else:
+        largest, column = rows[0], rows[1]
         for tap in range(1, KERNEL_H):
             h = first_h + tap * DILATION_H
             largest, column = row_max(
@@ -204,4 +210,5 @@ def window_max(
                 RULE,
             )  # fmt: skip
             total, tap_of_max = _larger(total, tap_of_max, largest, column, tap * KERNEL_W, RULE)
-    return total, tap_of_max, largest, column
+        rows = (largest, column)
+    return total, tap_of_max, rows

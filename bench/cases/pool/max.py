@@ -58,17 +58,19 @@ def _codes(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) 
 
 
 def measured_windows(kernel: str) -> list[Measured]:
-    """Windows of VGG-16, of AlexNet, and of ShuffleNet-v2's few channels."""
+    """Windows of VGG-16, of AlexNet, of ShuffleNet-v2's few channels, and of GoogLeNet's at 1."""
     rows = [Measured(f"{kernel} {size}x{size}", maps, {"side": size}) for maps, size in MEASURED]
     few = {"side": 3, "padding": 1}
-    return [*rows, Measured(f"{kernel} 3x3", (256, 112, 112, 24), few)]
+    rows.append(Measured(f"{kernel} 3x3", (256, 112, 112, 24), few))
+    return [*rows, Measured(f"{kernel} 3x3 by 1", (256, 14, 14, 512), few | {"stride": 1})]
 
 
 def compiled_windows() -> list[At]:
-    """Windows 2x2, and 3x3 in both types and of few channels."""
+    """Windows 2x2, and 3x3 in both types, of few channels and at stride 1."""
     threes: dict[str, Any] = {"side": 3, "padding": 1}
     maps, few = (2, 112, 112, 64), (2, 112, 112, 24)
     rest = [At(maps, threes), At(maps, threes | {"dtype": F32}), At(few, threes)]
+    rest += [At((2, 14, 14, 512), threes | {"stride": 1, "dtype": each}) for each in (BF16, F32)]
     return [At((2, 224, 224, 64)), *rest]
 
 

@@ -159,6 +159,8 @@ def test_codes_stand_for_the_map(
 TALL = [  # of more rows of cells than a program has
     Window((1, 9, 11, 8), (3, 3), (2, 2)),
     Window((1, 8, 9, 4), (3, 2), (2, 2), (1, 1), dilation=(2, 3)),
+    Window((1, 9, 11, 8), (3, 3), (1, 1), (1, 1)),
+    Window((1, 11, 9, 4), (4, 2), (2, 1), (2, 1), dilation=(2, 1)),
 ]
 
 
@@ -182,11 +184,12 @@ def test_rows_of_a_program_change_no_bits(
         assert torch.equal(some, one)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_codes_of_nan_and_infinities(
-    dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, stride: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    window = Window((2, 9, 11, 8), (3, 3), (2, 2))
+    window = Window((2, 9, 11, 8), (3, 3), (stride, stride))
     x = tied(window.shape, dtype, generator)
     chosen = torch.rand(x.shape[1:], generator=generator, device=x.device)
     x[1, chosen < 0.5] = -math.inf
