@@ -22,7 +22,6 @@ from ...language.channel_ranges import (
     with_channels,
 )
 from ...language.cost import costing
-from ...language.gluon import swizzled
 from ...language.overrides import configured
 from ...reduce.partials import sum_partials
 from .. import cost
@@ -45,10 +44,9 @@ from .split_plan import (
     filter_of_sums,
     grad_weight_plan,
     is_remaking,
-    transposed_row,
     work_of,
 )
-from .transposed import grad_weight_transposed_kernel
+from .transposed_launch import last_band, launch_columns, launch_transposed
 from .windows_plan import window_of, windows_box
 
 __all__ = [
@@ -158,29 +156,7 @@ def _bands(taps: Filter) -> tuple[int, ...] | None:
     """What `first_channel` and `places_of` take."""
     if not taps.has_bands and not taps.sums_by_pointers:
         return None
-    return (*taps.widths, _last_band(taps), taps.channels[1], taps.num_taps)
-
-
-def _last_band(taps: Filter) -> int:
-    """The last first channel of a band. A group's own tiles begin with its first channel."""
-    return taps.channels[0] if taps.by_group else taps.last_band
-
-
-def _launch_transposed(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
-    splits: range,
-) -> None:  # fmt: skip
-    tile, taps = work.tile, layer.taps
-    samples, columns = transposed_row(layer.out_sides[1])
-    grad_weight_transposed_kernel[(work.programs * (len(splits) // tile.parts),)](
-        swizzled(x, [samples, 1, columns, tile.in_channels]),
-        swizzled(dy, [samples, 1, columns, tile.out_channels]),
-        partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.channels[1],
-        *taps.widths, _last_band(taps),
-        work.unit, work.splits // tile.parts, splits.start // tile.parts, *taps.padding,
-        S=taps.size[1], BANDS=taps.has_bands, BY_GROUP=taps.by_group,
-        X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
-    )  # fmt: skip
+    return (*taps.widths, last_band(taps), taps.channels[1], taps.num_taps)
 
 
 def _launch_flat(
@@ -297,7 +273,8 @@ def _launch_im2col(
 Launch = Callable[..., None]
 _LAUNCHES: Final[dict[str, Launch]] = {
     "windows": _launch_windows,
-    "transposed": _launch_transposed,
+    "transposed": launch_transposed,
+    "columns": launch_columns,
     "flat": _launch_flat,
     "taps": _launch_flat,
     "per_sample": _launch_per_sample,

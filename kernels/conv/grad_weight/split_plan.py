@@ -28,15 +28,18 @@ from ..tiles import (
     fitting_stages,
     step_channels,
 )
+from .columns_plan import columns_programs, columns_tile, columns_unit, suits_columns
 from .few_samples import filled_steps
 from .running_sums import GradWeightPlan
 from .shape import GradWeightShape, few_of
 from .splits import splits_of
+from .transposed_plan import suits_transposing, transposed_tile, transposed_unit
 from .windows_plan import suits_windows, windows_programs, windows_tile, windows_unit
 
 Kernel = Literal[
-    "windows", "transposed", "flat", "taps", "per_sample", "sample_taps", "im2col", "gather"
-]
+    "windows", "transposed", "columns", "flat", "taps", "per_sample", "sample_taps", "im2col",
+    "gather",
+]  # fmt: skip
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
 STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
@@ -44,7 +47,6 @@ UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
 TRANSPOSED_UNIT_STEPS: Final = 2048
 UNIT_SAMPLES: Final = 64  # samples of a unit, at most
-TRANSPOSED_PIXELS: Final = 32  # pixels of a step of the kernel that transposes x
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ def _work_of(
     if kernel == "windows":
         unit, steps = windows_unit(layer, tile, UNIT_STEPS)
     elif kernel == "transposed":
-        unit, steps = _transposed_unit(layer)
+        unit, steps = transposed_unit(layer, TRANSPOSED_UNIT_STEPS, UNIT_SAMPLES)
+    elif kernel == "columns":
+        unit, steps = columns_unit(layer, TRANSPOSED_UNIT_STEPS, UNIT_SAMPLES)
     elif kernel in ("per_sample", "sample_taps"):
         tile, cut = filled_steps(layer, tile, cuts=kernel == "per_sample")
         unit, steps = tile.pixels // cut, layer.out_pixels // cut
@@ -141,9 +145,12 @@ def _work_of(
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
     if kernel == "windows":
         programs = windows_programs(layer, tile)
+    elif kernel == "columns":
+        programs = columns_programs(layer, tile)
     else:
         programs = _programs(layer.taps, tile) // sums
-    slots = sms * (1 if kernel == "transposed" else _residents(tile, sums, layer.dtype, shared))
+    alone = kernel in ("transposed", "columns")
+    slots = sms * (1 if alone else _residents(tile, sums, layer.dtype, shared))
     splits, edges = splits_of(programs, steps, edge, slots, layer)
     return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges, cut)
 
@@ -170,8 +177,10 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
         return "im2col"
-    if has_gluon and _suits_transposing(layer):
+    if has_gluon and suits_transposing(layer):
         return "transposed"
+    if has_gluon and suits_columns(layer):
+        return "columns"
     is_flat = _is_flat(layer)
     strided = layer.taps.by_group and not is_flat
     if layer.out_pixels <= (STRIDED_MAP if strided else SMALL_MAP):
@@ -193,13 +202,6 @@ def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
     maps = zip((layer.in_sides, layer.out_sides), layer.taps.channels, layer.pitches, strict=True)
     x_aligned, dy_aligned = (is_aligned(*each, layer.dtype.itemsize) for each in maps)
     return dy_aligned and (few or x_aligned)
-
-
-def _suits_transposing(layer: GradWeightShape) -> bool:
-    """Whether transposed.py suits a layer: TF32, filters of three rows, stride and dilation 1."""
-    taps = layer.taps
-    dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
-    return layer.dtype == torch.float32 and dense
 
 
 def _is_flat(layer: GradWeightShape) -> bool:
@@ -282,33 +284,12 @@ def _im2col_tile(layer: GradWeightShape) -> Tile:
     return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44 ms
 
 
-def _transposed_tile(layer: GradWeightShape) -> Tile:
-    """The tile of transposed.py, which has two sums where a block has 64 output channels."""
-    block_k = block_of(layer.taps.out_channels, 64, 128)
-    return Tile(TRANSPOSED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
-
-
-def transposed_row(width: int) -> Pair:
-    """Samples and columns of a step of transposed.py that overruns rows of `width` pixels least."""
-    columns = [TRANSPOSED_PIXELS >> shift for shift in range(TRANSPOSED_PIXELS.bit_length())]
-    least = min(columns, key=lambda step: cdiv(width, step) * step)
-    return TRANSPOSED_PIXELS // least, least
-
-
-def _transposed_unit(layer: GradWeightShape) -> tuple[int, int]:
-    """Samples and steps of a unit."""
-    height, width = layer.out_sides
-    samples, columns = transposed_row(width)
-    steps = height * cdiv(width, columns)  # steps of `samples` samples
-    unit = max(samples, _unit_of(cdiv(steps, samples), TRANSPOSED_UNIT_STEPS))
-    return unit, unit // samples * steps
-
-
 _TILES: Final[dict[str, Callable[[GradWeightShape], Tile]]] = {
     "windows": windows_tile,
     "im2col": _im2col_tile,
     "gather": _gather_tile,
-    "transposed": _transposed_tile,
+    "transposed": transposed_tile,
+    "columns": columns_tile,
 }
 
 

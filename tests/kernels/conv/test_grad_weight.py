@@ -22,7 +22,8 @@ from tests.kernels.numerics import as_range, assert_repeatable, poisoned, rms_er
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
 from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
 from tvdnn.kernels.conv.grad_weight.running_sums import GradWeightPlan
-from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan, transposed_row
+from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan
+from tvdnn.kernels.conv.grad_weight.transposed_plan import transposed_row
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
 
@@ -93,7 +94,8 @@ def planned(
     for name, value in constants.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, value)
     if not transposed:
-        monkeypatch.setattr(conv_grad_weight_plan, "_suits_transposing", lambda *_: False)
+        monkeypatch.setattr(conv_grad_weight_plan, "suits_transposing", lambda *_: False)
+        monkeypatch.setattr(conv_grad_weight_plan, "suits_columns", lambda *_: False)
     if not windows:
         monkeypatch.setattr(conv_grad_weight_plan, "suits_windows", lambda *_, **__: False)
     conv_grad_weight_plan.forget()
