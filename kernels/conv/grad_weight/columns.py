@@ -5,9 +5,9 @@ in maps channels are adjacent. Four warps load columns from global memory, at an
 them transposed. Two groups of four warps load dy to registers, which transposes it, and sum.
 
 A step is 32 pixels. Its products of 256 x 128 take 1,024 clocks of the tensor cores. Shared memory
-is busy in 1,152 of as many: 512 with what products read, 512 with dy, 128 with what is transposed.
-With 64 channels for each group and 256 columns these were 1,024, for twice the registers of the
-warps that transpose. Loading x by TMA would add 256 (computed for an H200, 2026-11).
+is busy for 1,280: 512 with what products read, 256 with dy by TMA, 256 with dy to registers, 128
+with x to registers, 128 with what is transposed. By mma.sync the products of 128 x 256 take 1,700
+clocks at least (computed for an H200, 2026-11).
 
 The kernel is written in Gluon, which the interpreter does not run. Every variable that a loop
 changes starts from a number (see warp_specialized.py).
@@ -130,7 +130,7 @@ def _put(x, i, dy_desc, at, dy_bufs, xt_bufs, full, empty):
     """Put columns and the block of dy `at` a place in the ring, as step i of a program."""
     STAGES: gl.constexpr = xt_bufs.shape[0]
     stage = i % STAGES
-    mbarrier.wait(empty.index(stage), i // STAGES & 1 ^ 1)
+    mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
     bar = full.index(stage)
     mbarrier.expect(bar, dy_desc.block_type.nbytes)
     load_box(dy_desc, at, bar, dy_bufs.index(stage))
@@ -204,13 +204,25 @@ def _sums_at(partials_ptr, row, k, e, sizes, TAPS: gl.constexpr):
 
 
 @gluon.jit
+def _fragment(dy_bufs, full, step, HALF: gl.constexpr):
+    """A group's channels of a step of dy as the left operand of products."""
+    STAGES: gl.constexpr = dy_bufs.shape[0]
+    stage = step % STAGES
+    mbarrier.wait(full.index(stage), step // STAGES & 1)
+    rows = dy_bufs.index(stage).slice(HALF * OUTPUTS, OUTPUTS, dim=1).load(DY_LAYOUT)
+    return gl.convert_layout(transposed_dy(rows), FRAGMENT, assert_trivial=True)
+
+
+@gluon.jit
 def _sum(
-    partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut,
-    GROUP: gl.constexpr, TAPS: gl.constexpr,
+    partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut,
+    GROUP: gl.constexpr, TAPS: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """Sum the products of a group's 128 channels, or of every second step if a block has no more.
 
-    Steps are counted within a unit: no sum depends on the units of a launch.
+    Steps are counted within a unit: no sum depends on the units of a launch. With TURNS the groups
+    start the products of a step one after the other. One then loads dy while those of the other
+    run, where both would else load at a time.
     """
     STAGES: gl.constexpr = xt_bufs.shape[0]
     BLOCK_K: gl.constexpr = dy_bufs.shape[2]
@@ -226,18 +238,25 @@ def _sum(
         ptrs, mask = _sums_at(partials_ptr, row, k + HALF * OUTPUTS, e, sizes, TAPS)
         acc = load_sum(ptrs, mask)
     before = 0
+    turn = 0
     for unit in range(units + 1):
         count = gl.where(unit < units, own, rest)
-        for i in range(OWN, count, EVERY):
-            step = before + i
-            stage = step % STAGES
-            mbarrier.wait(full.index(stage), step // STAGES & 1)
-            rows = dy_bufs.index(stage).slice(HALF * OUTPUTS, OUTPUTS, dim=1).load(DY_LAYOUT)
-            dy = gl.convert_layout(transposed_dy(rows), FRAGMENT, assert_trivial=True)
-            xt = xt_bufs.index(stage).permute([1, 0])
-            acc = warpgroup_mma(dy, xt, acc, is_async=True)
-            acc, dy = warpgroup_mma_wait(0, deps=[acc, dy])
-            mbarrier.arrive(empty.index(stage))
+        for i in range(0, count, EVERY):
+            if i + OWN < count:
+                stage = (before + i + OWN) % STAGES
+                dy = _fragment(dy_bufs, full, before + i + OWN, HALF)
+                if TURNS:
+                    mbarrier.wait(turns.index(GROUP), (turn & 1) ^ (1 - GROUP))
+                xt = xt_bufs.index(stage).permute([1, 0])
+                acc = warpgroup_mma(dy, xt, acc, is_async=True)
+                if TURNS:
+                    mbarrier.arrive(turns.index(1 - GROUP))
+                acc, dy = warpgroup_mma_wait(0, deps=[acc, dy])
+                mbarrier.arrive(empty.index(stage))
+            elif TURNS:
+                mbarrier.wait(turns.index(GROUP), (turn & 1) ^ (1 - GROUP))
+                mbarrier.arrive(turns.index(1 - GROUP))
+            turn += 1
         before += count
     ptrs, mask = _sums_at(partials_ptr, row, k + HALF * OUTPUTS, e, sizes, TAPS)
     store_sum(ptrs, acc, mask)
@@ -249,7 +268,7 @@ def grad_weight_columns_kernel(
     first, num_samples, in_h, in_w, out_h, out_w, in_quads, out_c, x_pitch,
     unit, splits, range_start, pad_h, pad_w, dil_h, dil_w,
     R: gl.constexpr, S: gl.constexpr, STRIDE_H: gl.constexpr, STRIDE_W: gl.constexpr,
-    FLAT: gl.constexpr, STAGES: gl.constexpr,
+    FLAT: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Weight gradient of filters without groups; FLAT of pointwise ones at stride 1.
 
@@ -262,6 +281,7 @@ def grad_weight_columns_kernel(
     xt_bufs = gl.allocate_shared_memory(gl.float32, [STAGES, COLUMNS, PIXELS], TRANSPOSED)
     full = barriers(STAGES, 2)
     empty = barriers(STAGES, BLOCK_K // OUTPUTS)
+    turns = barriers(2, 1)
     sizes = (in_quads, out_c)
     sides = (in_h, in_w, out_h, out_w)
     geometry = (pad_h, pad_w, dil_h, dil_w)
@@ -269,10 +289,12 @@ def grad_weight_columns_kernel(
     gl.warp_specialize(
         [
             (_sum, (
-                partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut, 0, R * S,
+                partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut, 0, R * S,
+                TURNS,
             )),
             (_sum, (
-                partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut, 1, R * S,
+                partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut, 1, R * S,
+                TURNS,
             )),
             (_transpose, (
                 x_ptr, dy_desc, dy_bufs, xt_bufs, full, empty, x_pitch, sizes, sides, geometry, cut,

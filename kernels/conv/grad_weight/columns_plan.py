@@ -16,6 +16,7 @@ STAGES: Final = {128: 6, 256: 4}  # by output channels of a tile: as many as sha
 QUAD: Final = 4  # channels of x that a thread loads together
 LEAST_OUTPUTS: Final = 65  # output channels: fewer fill no half of a tile
 LEAST_COLUMNS: Final = 128
+TURNS: Final = True  # whether the groups of warps start their products one after the other
 
 
 def suits_columns(layer: GradWeightShape) -> bool:

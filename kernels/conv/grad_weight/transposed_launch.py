@@ -6,7 +6,7 @@ from ...language.channel_ranges import pitch_of
 from ...language.gluon import swizzled
 from ..tiles import Filter
 from .columns import grad_weight_columns_kernel
-from .columns_plan import QUAD
+from .columns_plan import QUAD, TURNS
 from .shape import GradWeightShape
 from .split_plan import LaunchPlan
 from .transposed import grad_weight_transposed_kernel
@@ -47,6 +47,6 @@ def launch_columns(
         int(first), *x.shape[:3], *layer.out_sides, taps.in_channels // QUAD, taps.out_channels,
         pitch_of(x) // QUAD, work.unit, work.splits // tile.parts, splits.start // tile.parts,
         *taps.padding, *taps.dilation,
-        **taps.constants(), FLAT=layer.is_pointwise,
+        **taps.constants(), FLAT=layer.is_pointwise, TURNS=TURNS,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip

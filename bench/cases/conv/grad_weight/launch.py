@@ -124,6 +124,11 @@ FEW_MADE: Final = tuple(
 )
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
+# In TF32 of columns of channels and taps: pointwise and strided, of 256 output channels and of 128.
+COLUMNS: Final = (
+    *(Layer(14, 256, 1024, 1), Layer(28, 512, 128, 1), Layer(28, 512, 1024, 1, 2)),
+    *(SPREAD, STRIDED, Layer(56, 64, 128, stride=2)),
+)
 COMPILED: Final = (
     *(
         At((64,), {"layer": layer, **HALF, "maker": maker}, wgmma=layer.in_channels >= 64)
@@ -143,8 +148,8 @@ COMPILED: Final = (
     *_both_runs(Layer(224, 64, 64), WIDE),
     *_both_runs(Layer(56, 24, 72), WIDE),
     *_both_runs(Layer(56, 40, 120, 1), WIDE, wgmma=False),
-    *_both_runs(SPREAD, WIDE, wgmma=False),
-    *_both_runs(STRIDED, WIDE, wgmma=False),
+    *(each for layer in COLUMNS for each in _both_runs(layer, WIDE)),
+    At((16,), {"layer": COLUMNS[0], **WIDE, "whole": True}),
     *_both_runs(Layer(56, 128, 256), EXACT),
     *_both_runs(Layer(56, 128, 128, groups=32), HALF),
     *_both_runs(Layer(56, 128, 128, groups=32), WIDE),
