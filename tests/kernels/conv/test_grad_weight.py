@@ -21,10 +21,8 @@ from tests.kernels.conv.conv_layers import (
 from tests.kernels.numerics import as_range, assert_repeatable, poisoned, rms_error
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
 from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.columns_plan import columns_unit
 from tvdnn.kernels.conv.grad_weight.running_sums import GradWeightPlan
-from tvdnn.kernels.conv.grad_weight.shape import GradWeightShape
-from tvdnn.kernels.conv.grad_weight.split_plan import filter_of_sums, grad_weight_plan
+from tvdnn.kernels.conv.grad_weight.split_plan import grad_weight_plan
 from tvdnn.kernels.conv.grad_weight.transposed_plan import transposed_row
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
@@ -49,19 +47,6 @@ TRANSPOSED = {
     "groups of 128": Shape((37, 7, 7), (256, 256), groups=2, precision="tf32"),
     "two columns, no padding": Shape(
         (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
-    ),
-}
-COLUMNS = {
-    "pointwise": Shape((70, 14, 14), (256, 512), (1, 1), padding=(0, 0), precision="tf32"),
-    "pointwise, two sums": Shape((70, 7, 7), (132, 72), (1, 1), padding=(0, 0), precision="tf32"),
-    "pointwise, strided": Shape((66, 9, 8), (128, 200), (1, 1), (2, 2), (0, 0), precision="tf32"),
-    "columns of several taps": Shape((150, 5, 3), (36, 300), stride=(2, 2), precision="tf32"),
-    "strided, two sums": Shape((130, 9, 8), (64, 128), stride=(2, 2), precision="tf32"),
-    "strided and dilated": Shape(
-        (67, 9, 8), (20, 72), stride=(2, 1), padding=(2, 1), dilation=(1, 2), precision="tf32"
-    ),
-    "a column of seven taps": Shape(
-        (66, 9, 11), (64, 96), (7, 1), padding=(3, 0), precision="tf32"
     ),
 }
 H200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448, "available": True}
@@ -234,16 +219,6 @@ def test_transposed_maps(
     assert_sums_by_warpgroups(TRANSPOSED[name], generator)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", COLUMNS)
-def test_transposed_columns(
-    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `test_transposed_maps` says, of pointwise and strided convolutions."""
-    planned(monkeypatch, columns=True, TRANSPOSED_UNIT_STEPS=1)
-    assert_sums_by_warpgroups(COLUMNS[name], generator)
-
-
 def assert_sums_by_warpgroups(shape: Shape, generator: torch.Generator) -> None:
     if capability()[0] != 9:
         pytest.skip("maps are transposed on Hopper")
@@ -312,39 +287,6 @@ def test_plans_of_transposed_maps_fill_an_h200(
     """Programs of 128 x 3 x 64 sums, one to each SM; of 64 output channels each leaves two."""
     plan = plan_on_h200(side, channels, torch.float32, monkeypatch)
     assert (plan.splits, plan.unit) == (splits, unit)
-
-
-@pytest.mark.parametrize(
-    ("side", "channels", "size", "stride", "splits", "unit"),
-    [
-        (14, (256, 1024), 1, 1, 16, 64),
-        (7, (512, 2048), 1, 1, 4, 64),
-        (28, (512, 128), 1, 1, 66, 64),
-        (28, (512, 1024), 1, 2, 8, 64),
-        (28, (256, 256), 3, 2, 7, 64),
-        (56, (64, 128), 3, 2, 52, 64),
-    ],
-)
-def test_plans_of_transposed_columns_fill_an_h200(
-    side: int, channels: tuple[int, int], size: int, stride: int, splits: int, unit: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Programs of 256 x 128 sums, one to each SM; of 128 output channels each leaves two."""
-    plan = plan_on_h200(side, channels, torch.float32, monkeypatch, size=size, stride=stride)
-    assert (plan.splits, plan.unit) == (splits, unit)
-
-
-@pytest.mark.parametrize("side", [1, 7, 14, 15, 28, 112])
-def test_units_of_columns_have_whole_steps(side: int) -> None:
-    taps = filter_of_sums((256, 256, 1, 1), (1, 1), (0, 0), (1, 1), 1, torch.float32, "tf32")
-    maps = (side, side), (side, side), taps, torch.float32, "tf32", (256, 256)
-    for least in (1, 64, 2048):
-        unit, steps = columns_unit(GradWeightShape(*maps), least, 64)
-        assert unit * side**2 == 32 * steps
-        assert unit <= 64
-        assert steps >= least or unit > 32
-    few = GradWeightShape(*maps, 5)
-    assert columns_unit(few, 1, 64) == (5, -(-5 * side**2 // 32))
 
 
 def plan_on_h200(
