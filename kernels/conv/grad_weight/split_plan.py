@@ -133,7 +133,7 @@ def _work_of(
     elif kernel == "transposed":
         unit, steps = transposed_unit(layer, TRANSPOSED_UNIT_STEPS, UNIT_SAMPLES)
     elif kernel == "columns":
-        unit, steps = columns_unit(layer, TRANSPOSED_UNIT_STEPS, UNIT_SAMPLES)
+        unit, steps = columns_unit(layer, UNIT_STEPS, UNIT_SAMPLES)
     elif kernel in ("per_sample", "sample_taps"):
         tile, cut = filled_steps(layer, tile, cuts=kernel == "per_sample")
         unit, steps = tile.pixels // cut, layer.out_pixels // cut

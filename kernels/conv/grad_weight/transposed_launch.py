@@ -1,5 +1,7 @@
 """Launches of the weight-gradient kernels in Gluon, which transpose maps in shared memory."""
 
+from math import prod
+
 from torch import Tensor
 
 from ...language.channel_ranges import pitch_of
@@ -36,6 +38,12 @@ def launch_transposed(
     )  # fmt: skip
 
 
+def _pixels(maps: Tensor) -> Tensor:
+    """View of a range as [N * H * W, C]."""
+    *sides, channels = maps.shape
+    return maps.as_strided((prod(sides), channels), (pitch_of(maps), 1))
+
+
 def launch_columns(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan,
     splits: range,
@@ -43,7 +51,7 @@ def launch_columns(
     """Launch columns.py over a range of splits."""
     tile, taps = work.tile, layer.taps
     grad_weight_columns_kernel[(work.programs * (len(splits) // tile.parts),)](
-        x, swizzled(dy.flatten(0, 2), [tile.pixels, tile.out_channels]), partials,
+        x, swizzled(_pixels(dy), [tile.pixels, tile.out_channels]), partials,
         int(first), *x.shape[:3], *layer.out_sides, taps.in_channels // QUAD, taps.out_channels,
         pitch_of(x) // QUAD, work.unit, work.splits // tile.parts, splits.start // tile.parts,
         *taps.padding, *taps.dilation,
