@@ -215,50 +215,33 @@ def _fragment(dy_bufs, full, step, HALF: gl.constexpr):
 
 @gluon.jit
 def _sum(
-    partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut,
-    GROUP: gl.constexpr, TAPS: gl.constexpr, TURNS: gl.constexpr,
+    partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut,
+    GROUP: gl.constexpr, TAPS: gl.constexpr,
 ):  # fmt: skip
-    """Sum the products of a group's 128 channels, or of every second step if a block has no more.
+    """Sum the products of a group's 128 channels.
 
-    Steps are counted within a unit: no sum depends on the units of a launch. With TURNS the groups
-    start the products of a step one after the other. One then loads dy while those of the other
-    run, where both would else load at a time.
+    Steps are counted within a unit: no sum depends on the units of a launch.
     """
     STAGES: gl.constexpr = xt_bufs.shape[0]
-    BLOCK_K: gl.constexpr = dy_bufs.shape[2]
-    EVERY: gl.constexpr = 2 * OUTPUTS // BLOCK_K
-    OWN: gl.constexpr = GROUP % EVERY
-    HALF: gl.constexpr = GROUP - OWN
-    k, e, split = _tile_of(sizes, TAPS, BLOCK_K)
+    k, e, split = _tile_of(sizes, TAPS, dy_bufs.shape[2])
     units, _, _, own, rest = _steps_of(split, cut)
-    row = EVERY * split + OWN
     # Pointers that were kept from here to the stores would take 32 registers.
     acc = gl.zeros([OUTPUTS, COLUMNS], gl.float32, SUMS)
     if first == 0:
-        ptrs, mask = _sums_at(partials_ptr, row, k + HALF * OUTPUTS, e, sizes, TAPS)
+        ptrs, mask = _sums_at(partials_ptr, split, k + GROUP * OUTPUTS, e, sizes, TAPS)
         acc = load_sum(ptrs, mask)
     before = 0
-    turn = 0
     for unit in range(units + 1):
         count = gl.where(unit < units, own, rest)
-        for i in range(0, count, EVERY):
-            if i + OWN < count:
-                stage = (before + i + OWN) % STAGES
-                dy = _fragment(dy_bufs, full, before + i + OWN, HALF)
-                if TURNS:
-                    mbarrier.wait(turns.index(GROUP), (turn & 1) ^ (1 - GROUP))
-                xt = xt_bufs.index(stage).permute([1, 0])
-                acc = warpgroup_mma(dy, xt, acc, is_async=True)
-                if TURNS:
-                    mbarrier.arrive(turns.index(1 - GROUP))
-                acc, dy = warpgroup_mma_wait(0, deps=[acc, dy])
-                mbarrier.arrive(empty.index(stage))
-            elif TURNS:
-                mbarrier.wait(turns.index(GROUP), (turn & 1) ^ (1 - GROUP))
-                mbarrier.arrive(turns.index(1 - GROUP))
-            turn += 1
+        for i in range(count):
+            stage = (before + i) % STAGES
+            dy = _fragment(dy_bufs, full, before + i, GROUP)
+            xt = xt_bufs.index(stage).permute([1, 0])
+            acc = warpgroup_mma(dy, xt, acc, is_async=True)
+            acc, dy = warpgroup_mma_wait(0, deps=[acc, dy])
+            mbarrier.arrive(empty.index(stage))
         before += count
-    ptrs, mask = _sums_at(partials_ptr, row, k + HALF * OUTPUTS, e, sizes, TAPS)
+    ptrs, mask = _sums_at(partials_ptr, split, k + GROUP * OUTPUTS, e, sizes, TAPS)
     store_sum(ptrs, acc, mask)
 
 
@@ -268,20 +251,18 @@ def grad_weight_columns_kernel(
     first, num_samples, in_h, in_w, out_h, out_w, in_quads, out_c, x_pitch,
     unit, splits, range_start, pad_h, pad_w, dil_h, dil_w,
     R: gl.constexpr, S: gl.constexpr, STRIDE_H: gl.constexpr, STRIDE_W: gl.constexpr,
-    FLAT: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+    FLAT: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Weight gradient of filters without groups; FLAT of pointwise ones at stride 1.
 
-    `in_quads` and `x_pitch` are in units of four channels. A block of dy has 256 channels, or 128:
-    then each of the two groups has a sum of its own.
+    `in_quads` and `x_pitch` are in units of four channels. Each of two groups of warps sums half of
+    the channels of a block of dy.
     """
-    BLOCK_K: gl.constexpr = dy_desc.block_type.shape[1]
     TRANSPOSED: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
     dy_bufs = buffers(dy_desc, STAGES)
     xt_bufs = gl.allocate_shared_memory(gl.float32, [STAGES, COLUMNS, PIXELS], TRANSPOSED)
     full = barriers(STAGES, 2)
-    empty = barriers(STAGES, BLOCK_K // OUTPUTS)
-    turns = barriers(2, 1)
+    empty = barriers(STAGES, 2)
     sizes = (in_quads, out_c)
     sides = (in_h, in_w, out_h, out_w)
     geometry = (pad_h, pad_w, dil_h, dil_w)
@@ -289,12 +270,10 @@ def grad_weight_columns_kernel(
     gl.warp_specialize(
         [
             (_sum, (
-                partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut, 0, R * S,
-                TURNS,
+                partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut, 0, R * S,
             )),
             (_sum, (
-                partials_ptr, first, dy_bufs, xt_bufs, full, empty, turns, sizes, cut, 1, R * S,
-                TURNS,
+                partials_ptr, first, dy_bufs, xt_bufs, full, empty, sizes, cut, 1, R * S,
             )),
             (_transpose, (
                 x_ptr, dy_desc, dy_bufs, xt_bufs, full, empty, x_pitch, sizes, sides, geometry, cut,

@@ -1,4 +1,4 @@
-"""Plans of columns.py: which layers it suits, its tile, and the samples of a unit."""
+"""Plans of columns.py: which layers it suits, and the samples of a unit."""
 
 from math import gcd
 from typing import Final
@@ -11,12 +11,14 @@ from .shape import GradWeightShape
 
 STEP_PIXELS: Final = 32
 TILE_COLUMNS: Final = 128  # channels of x at taps
-TILE_OUTPUTS: Final = (128, 256)  # output channels of a tile
-STAGES: Final = {128: 6, 256: 4}  # by output channels of a tile: as many as shared memory holds
+TILE_OUTPUTS: Final = 256  # output channels of a tile
+# The tile of all layers, with as many stages as shared memory holds.
+COLUMNS_TILE: Final = Tile(STEP_PIXELS, TILE_OUTPUTS, TILE_COLUMNS, 4, 4)
 QUAD: Final = 4  # channels of x that a thread loads together
-LEAST_OUTPUTS: Final = 65  # output channels: fewer fill no half of a tile
+# Output channels, and columns, at least: a tile of 128 outputs with two sums takes 1 to 30% longer
+# than flat.py and per_sample.py, which are as fast as a whole tile for 64 columns (H200, 2026-11).
+LEAST_OUTPUTS: Final = 160
 LEAST_COLUMNS: Final = 128
-TURNS: Final = True  # whether the groups of warps start their products one after the other
 
 
 def suits_columns(layer: GradWeightShape) -> bool:
@@ -35,17 +37,10 @@ def num_columns(layer: GradWeightShape) -> int:
     return layer.taps.num_taps * layer.taps.in_channels
 
 
-def columns_tile(layer: GradWeightShape) -> Tile:
-    """The tile, which has two sums where a block has 128 output channels."""
-    narrow, wide = TILE_OUTPUTS
-    outputs = narrow if layer.taps.out_channels <= narrow else wide
-    return Tile(STEP_PIXELS, outputs, TILE_COLUMNS, 4, STAGES[outputs], parts=wide // outputs)
-
-
-def columns_programs(layer: GradWeightShape, tile: Tile) -> int:
+def columns_programs(layer: GradWeightShape) -> int:
     """Programs of one split."""
-    tiles = cdiv(layer.taps.out_channels, tile.out_channels)
-    return cdiv(num_columns(layer), tile.in_channels) * tiles
+    tiles = cdiv(layer.taps.out_channels, TILE_OUTPUTS)
+    return cdiv(num_columns(layer), TILE_COLUMNS) * tiles
 
 
 def columns_unit(layer: GradWeightShape, least: int, most: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from ..tiles import (
     fitting_stages,
     step_channels,
 )
-from .columns_plan import columns_programs, columns_tile, columns_unit, suits_columns
+from .columns_plan import COLUMNS_TILE, columns_programs, columns_unit, suits_columns
 from .few_samples import filled_steps
 from .running_sums import GradWeightPlan
 from .shape import GradWeightShape, few_of
@@ -146,7 +146,7 @@ def _work_of(
     if kernel == "windows":
         programs = windows_programs(layer, tile)
     elif kernel == "columns":
-        programs = columns_programs(layer, tile)
+        programs = columns_programs(layer)
     else:
         programs = _programs(layer.taps, tile) // sums
     alone = kernel in ("transposed", "columns")
@@ -289,7 +289,7 @@ _TILES: Final[dict[str, Callable[[GradWeightShape], Tile]]] = {
     "im2col": _im2col_tile,
     "gather": _gather_tile,
     "transposed": transposed_tile,
-    "columns": columns_tile,
+    "columns": lambda _: COLUMNS_TILE,
 }
 
 

@@ -8,7 +8,7 @@ from ...language.channel_ranges import pitch_of
 from ...language.gluon import swizzled
 from ..tiles import Filter
 from .columns import grad_weight_columns_kernel
-from .columns_plan import QUAD, TURNS
+from .columns_plan import QUAD
 from .shape import GradWeightShape
 from .split_plan import LaunchPlan
 from .transposed import grad_weight_transposed_kernel
@@ -50,11 +50,10 @@ def launch_columns(
 ) -> None:  # fmt: skip
     """Launch columns.py over a range of splits."""
     tile, taps = work.tile, layer.taps
-    grad_weight_columns_kernel[(work.programs * (len(splits) // tile.parts),)](
+    grad_weight_columns_kernel[(work.programs * len(splits),)](
         x, swizzled(_pixels(dy), [tile.pixels, tile.out_channels]), partials,
         int(first), *x.shape[:3], *layer.out_sides, taps.in_channels // QUAD, taps.out_channels,
-        pitch_of(x) // QUAD, work.unit, work.splits // tile.parts, splits.start // tile.parts,
-        *taps.padding, *taps.dilation,
-        **taps.constants(), FLAT=layer.is_pointwise, TURNS=TURNS,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        pitch_of(x) // QUAD, work.unit, work.splits, splits.start, *taps.padding, *taps.dilation,
+        **taps.constants(), FLAT=layer.is_pointwise, STAGES=tile.num_stages,
+        num_warps=tile.num_warps,
     )  # fmt: skip

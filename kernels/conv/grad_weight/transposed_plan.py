@@ -6,19 +6,14 @@ import torch
 from triton import cdiv
 
 from ..tiles import Pair, Tile, block_of
-from .columns_plan import suits_columns
 from .shape import GradWeightShape
 
 STEP_PIXELS: Final = 32
-# Output pixels up to which columns.py is faster, whose steps cross rows and samples.
-CROSSED_MAP: Final = 0
 
 
 def suits_transposing(layer: GradWeightShape) -> bool:
     """Whether transposed.py suits a layer: TF32, filters of three rows, stride and dilation 1."""
     taps = layer.taps
-    if layer.out_pixels <= CROSSED_MAP and suits_columns(layer):
-        return False
     dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
     return layer.dtype == torch.float32 and dense
 

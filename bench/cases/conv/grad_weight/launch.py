@@ -126,8 +126,8 @@ SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
 # In TF32 of columns of channels and taps: pointwise and strided, of 256 output channels and of 128.
 COLUMNS: Final = (
-    *(Layer(14, 256, 1024, 1), Layer(28, 512, 128, 1), Layer(28, 512, 1024, 1, 2)),
-    *(SPREAD, STRIDED, Layer(56, 64, 128, stride=2)),
+    *(Layer(14, 256, 1024, 1), Layer(28, 128, 512, 1), Layer(28, 512, 1024, 1, 2)),
+    *(SPREAD, STRIDED, Layer(56, 64, 256, stride=2)),
 )
 COMPILED: Final = (
     *(
