@@ -103,7 +103,7 @@ def moment_cells(
     whole = groups == 1 or band % step_channels(dtype) == 0
     if not (taps.suits_tiles and whole and out_aligned) or exact:
         return None
-    windows = windows_tile(taps, dtype, in_sides[1])
+    windows = windows_tile(taps, dtype, precision, in_sides[1])
     if windows is not None:
         return MomentCells(out_sides, windows.pixels(windows.box(*out_sides)), False)
     if taps.in_channels < FEW_CHANNELS:

@@ -114,7 +114,7 @@ def conv2d_grad_input(
     flipped = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
     taps = _filter(dy, packed, groups, stride=(1, 1), padding=flipped, dilation=dilation)
     epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=out_precision or precision)
-    windows = windows_tile(taps, dy.dtype, dy.shape[2]) if stride == (1, 1) else None
+    windows = windows_tile(taps, dy.dtype, precision, dy.shape[2]) if stride == (1, 1) else None
     if windows is not None:
         launch_windows(dy, packed, dx, taps, epilogue, windows)
         sum_apart(dx, epilogue)
@@ -157,7 +157,7 @@ def _launch_forward(
     made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     read, box_taps = _at_stride_1(x, taps)
-    windows = windows_tile(taps, x.dtype, x.shape[2])
+    windows = windows_tile(taps, x.dtype, precision, x.shape[2])
     left = False
     suits_box = windows is None and _suits_box(read, y, box_taps, precision)
     assert made_by is None or suits_box, "only boxes of pixels make maps"

@@ -9,7 +9,9 @@ at stride 2 load 56 vectors of 8 bytes for two outputs instead of 294 elements.
 
 from dataclasses import dataclass
 from math import gcd
+from typing import Final
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,6 +19,7 @@ from triton import cdiv
 
 from .tiles import Filter
 
+VECTOR_NBYTES: Final = 16  # of a load of a thread, at most
 FAR: tl.constexpr = tl.constexpr(-(1 << 24))  # a row of no map
 
 
@@ -37,10 +40,16 @@ class RowWindow:
         return sizes | strides | own | {"VC": gcd(self.vector, taps.in_channels, self.lead)}
 
 
-def row_window(taps: Filter, in_w: int, outputs: int) -> RowWindow:
+def suits_rows(taps: Filter, dtype: torch.dtype, precision: str) -> bool:
+    """Whether windows of rows have a layer's taps: no groups, dilation, or exact float32."""
+    plain = taps.blocks == 1 and not taps.has_bands and taps.dilation == (1, 1)
+    return plain and taps.num_taps > 1 and not (dtype == torch.float32 and precision == "ieee")
+
+
+def row_window(taps: Filter, in_w: int, outputs: int, dtype: torch.dtype) -> RowWindow:
     """The window for rows of `in_w` pixels and a filter without dilation."""
     channels, (_, stride), (_, pad) = taps.in_channels, taps.stride, taps.padding
-    vector = gcd(8, outputs * stride * channels, in_w * channels)
+    vector = gcd(VECTOR_NBYTES // dtype.itemsize, outputs * stride * channels, in_w * channels)
     lead = -pad * channels % vector
     size = lead + ((outputs - 1) * stride + taps.size[1]) * channels
     return RowWindow(outputs, lead, cdiv(size, vector) * vector, vector)
@@ -86,9 +95,12 @@ def place_windows(
 def load_windows(
     x_ptr, in_row, place, offs, offs_e, geometry, PITCH: tl.constexpr,
     C: tl.constexpr, R: tl.constexpr, LEAD: tl.constexpr,
-    E_ROW: tl.constexpr, V: tl.constexpr, VC: tl.constexpr,
+    E_ROW: tl.constexpr, V: tl.constexpr, VC: tl.constexpr, CACHED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Elements offs_e [E] of all filter rows' windows: [P, E], zeros outside the map."""
+    """Elements offs_e [E] of all filter rows' windows: [P, E], zeros outside the map.
+
+    CACHED is the cache modifier of the loads.
+    """
     in_h, in_w, row_units, _, _, first = geometry
     # Triton finds vectors in quotients and remainders of adjacent numbers alone.
     if PITCH == C:
@@ -107,4 +119,5 @@ def load_windows(
     inside_h = (in_row[:, None] + r[None, :]).to(tl.uint32) < in_h.to(tl.uint32)
     inside_w = (place[:, None] + shift[None, :]).to(tl.uint32) < width.to(tl.uint32)
     mask = inside_h & inside_w
-    return tl.load(x_ptr + (offs[:, None] + offs_e[None, :]), mask, other=0.0)
+    ptrs = x_ptr + (offs[:, None] + offs_e[None, :])
+    return tl.load(ptrs, mask, other=0.0, cache_modifier=CACHED)

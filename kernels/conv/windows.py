@@ -66,7 +66,7 @@ def _windows_of(
         offs_e = start + tl.arange(0, BLOCK_E)
         windows += (
             load_windows(
-                x_ptr, in_row, place, offs, offs_e, geometry, PITCH, C, R, LEAD, E_ROW, V, VC
+                x_ptr, in_row, place, offs, offs_e, geometry, PITCH, C, R, LEAD, E_ROW, V, VC, ""
             ),
         )
     return windows
@@ -156,7 +156,7 @@ def conv_windows_kernel(
         n = tile // (tiles_w * tiles_h) * BLOCK_N
         acc = tl.zeros((OUTPUTS * BLOCK_K, GROUPS), tl.float32)
         for step in tl.static_range((R * E_ROW + BLOCK_E - 1) // BLOCK_E):
-            acc = tl.dot(weights[step], windows[step].T, acc)
+            acc = tl.dot(weights[step], windows[step].T, acc, input_precision="tf32")
         windows = ahead
         acc = acc.reshape(OUTPUTS, BLOCK_K, GROUPS).permute(1, 2, 0)
         acc = acc.reshape(BLOCK_K, GROUPS * OUTPUTS)

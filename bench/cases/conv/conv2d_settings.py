@@ -62,12 +62,16 @@ FIRST, BOX, NARROW = Layer(56, 3, 64), Layer(14, 128, 256), Layer(56, 64, 64)
 STRIDED, ROWS, LARGE = Layer(14, 64, 128, stride=2), Layer(112, 128, 256), Layer(224, 64, 64)
 SPREAD: Final = Layer(14, 64, 128, stride=2, dilation=2)
 WINDOWS: Final = (Layer(192, 24, 24), Layer(56, 16, 20))
+STEM: Final = Layer(224, 3, 64, 7, 2)
+LONG_ROWS: Final = Layer(227, 3, 64, 11, 4)  # whose windows suit no product
 FORWARD: Final = (
     _at(BOX, RELU, HALF, tuned=True),
     _at(BOX, RELU, WIDE),
     _at(FIRST, RELU, HALF),
-    _at(FIRST, RELU, WIDE, tuned=True),
-    *(_at(layer, RELU, HALF) for layer in (*WINDOWS, Layer(227, 3, 64, 11, 4))),
+    _at(FIRST, RELU, WIDE),
+    *(each for layer in (*WINDOWS, STEM) for each in both(layer, RELU)),
+    _at(LONG_ROWS, RELU, HALF),
+    _at(LONG_ROWS, RELU, WIDE, tuned=True),
     _at(FIRST, RELU, EXACT),
     *both(NARROW, RELU),
     _at(Layer(14, 96, 40), RELU, HALF, tuned=True),
@@ -96,9 +100,12 @@ FORWARD: Final = (
 MOMENTS: Final = tuple(
     _at(layer, {"moments": True, "bias": False, "out_precision": "ieee"}, kind)
     for layer, kind in (
-        (Layer(224, 3, 64, 7, 2), HALF),
+        (STEM, HALF),
+        (STEM, WIDE),
         (Layer(224, 3, 32, 3, 2), HALF),
+        (Layer(224, 3, 16, 7), WIDE),
         (WINDOWS[0], HALF),
+        (WINDOWS[0], WIDE),
         (Layer(56, 64, 256, 1), HALF),
         (Layer(56, 64, 64), HALF),
         (Layer(56, 96, 128, 1), HALF),
@@ -119,6 +126,7 @@ POOLED: Final = (
     _at(BOX, HALF, tuned=True),
     _at(BOX, WIDE),
     *(_at(layer, HALF) for layer in (NARROW, FIRST, Layer(56, 128, 256))),
+    _at(FIRST, WIDE),
     _at(STRIDED, HALF),
     _at(LARGE, WIDE),
     _at(Layer(56, 128, 128, groups=32), HALF),
@@ -142,8 +150,8 @@ GRADIENTS: Final = (
     # Where products widen no tile, a kernel of its own sums the cells.
     _at(Layer(112, 64, 64), MASKED, {"cell": 8}, WIDE, wgmma=widens()),
     _at(Layer(14, 3, 64), MASKED, HALF),
-    *(_at(layer, MASKED, HALF) for layer in WINDOWS),
-    _at(WINDOWS[0], BY_BITS, HALF),
+    *(each for layer in WINDOWS for each in both(layer, MASKED)),
+    *both(WINDOWS[0], BY_BITS),
     *both(STRIDED, MASKED),
     _at(STRIDED, BY_BITS, HALF),
     _at(Layer(14, 24, 64), BY_BITS, WIDE),

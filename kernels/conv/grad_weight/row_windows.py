@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ...language.rounding import ended
 from ..row_windows import load_windows, place_windows, size_of_sample
-from .program_steps import share_of, steps_of
+from .program_steps import add_products, share_of, steps_of
 
 SIZES: Final = (
     "first", "num_samples", "out_h", "out_w", "unit", "splits", "range_start",
@@ -115,6 +115,9 @@ def grad_weight_windows_kernel(
     n_0, h_0 = start // boxes * BLOCK_N, start // tiles_w % tiles_h * BLOCK_H
     w_0 = start % tiles_w * BLOCK_W
     n, h, w, left, home = n_0, h_0, w_0, share, n_0 * 0
+    # Asynchronous loads of 16 bytes pass by the L1 cache unless told otherwise. In float32 windows
+    # of the rows of a box are up to nine times its bytes.
+    CACHED: tl.constexpr = ".ca" if x_ptr.dtype.element_ty == tl.float32 else ""
     group = tl.arange(0, GROUPS)
     sample, row, column = group // (BLOCK_H * BLOCK_W), group // BLOCK_W % BLOCK_H, group % BLOCK_W
     for _ in tl.range(0, steps_of(start, share, unit, num_samples, last), num_stages=STAGES):
@@ -128,27 +131,15 @@ def grad_weight_windows_kernel(
         )
         x = load_windows(
             x_ptr + n.to(tl.int64) * size_of_sample(geometry, PITCH, C, V), in_row, place, offs,
-            offs_e, geometry, PITCH, C, R, LEAD, E_ROW, V, VC,
+            offs_e, geometry, PITCH, C, R, LEAD, E_ROW, V, VC, CACHED,
         )  # fmt: skip
-        acc = ended(tl.dot(x.T, grad, acc) if SWAP else tl.dot(grad.T, x, acc))
+        acc = ended(add_products(acc, grad, x, SWAP, "tf32"))
         n, h, w, left, home = _next_box(
             n, h, w, left, home, n_0, h_0, w_0, out_h, out_w, unit, share,
             BLOCK_N, BLOCK_H, BLOCK_W,
         )  # fmt: skip
     sum_ptrs, mask = _sums_at(
-        partials_ptr,
-        uk,
-        offs_e,
-        OUT_C,
-        C,
-        OWN_OUT_C,
-        OWN_C,
-        R,
-        S,
-        STRIDE_W,
-        LEAD,
-        E_ROW,
-        OUTPUTS,
-        SWAP,
-    )
+        partials_ptr, uk, offs_e, OUT_C, C, OWN_OUT_C, OWN_C, R, S, STRIDE_W, LEAD, E_ROW,
+        OUTPUTS, SWAP,
+    )  # fmt: skip
     tl.store(sum_ptrs, acc, mask)

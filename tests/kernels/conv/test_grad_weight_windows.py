@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.kernels.conv.conv_layers import PARTIAL_TOLERANCE, Shape, make
+from tests.kernels.conv.conv_layers import DTYPES, PARTIAL_TOLERANCE, Shape, make
 from tests.kernels.conv.test_grad_weight import (
     Sums,
     assert_runs_equal,
@@ -47,18 +47,23 @@ def own_plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     conv_grad_weight_plan.forget()
 
 
-def kernel_of(shape: Shape, sides: tuple[tuple[int, int], tuple[int, int]]) -> str:
-    (c, k), dtype = shape.channels, torch.bfloat16
+def kernel_of(
+    shape: Shape, sides: tuple[tuple[int, int], tuple[int, int]], dtype: torch.dtype
+) -> str:
+    c, k = shape.channels
     settings = {name: each for name, each in shape.settings.items() if name != "precision"}
     taps = filter_of_sums((k, c, *shape.size), **settings, dtype=dtype, precision="tf32")
     return work_of(GradWeightShape(*sides, taps, dtype, "tf32", shape.channels)).kernel
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_windows_have_the_sums_and_bits_of_every_cut(name: str, generator: torch.Generator) -> None:
-    layer = make(SHAPES[name], torch.bfloat16, generator)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_have_the_sums_and_bits_of_every_cut(
+    name: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(SHAPES[name], dtype, generator)
     sides = tuple(layer.x.shape[1:3]), tuple(layer.dy.shape[1:3])
-    assert kernel_of(layer.shape, sides) == "windows"
+    assert kernel_of(layer.shape, sides, dtype) == "windows"
     whole, expected = (
         launch(layer, sums_of(layer)),
         launch(layer, sums_of(layer), suffix="_reference"),
@@ -71,10 +76,13 @@ def test_windows_have_the_sums_and_bits_of_every_cut(name: str, generator: torch
 
 
 @pytest.mark.parametrize("name", ["18 channels", "26 channels"])
-def test_padding_between_pixels_adds_to_no_sum(name: str, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padding_between_pixels_adds_to_no_sum(
+    name: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
     """Maps are padded to whole 16 bytes, which may hold anything, also NaN."""
-    layer = make(SHAPES[name], torch.bfloat16, generator)
-    x, dy = (as_range(each, before=0, after=-each.shape[3] % 8) for each in (layer.x, layer.dy))
+    layer, step = make(SHAPES[name], dtype, generator), 16 // dtype.itemsize
+    x, dy = (as_range(each, before=0, after=-each.shape[3] % step) for each in (layer.x, layer.dy))
     padded, sums = replace(layer, x=x, dy=dy), sums_of(layer)
     k, c, r, s = layer.weight.shape
     plan = grad_weight_plan(
@@ -89,16 +97,20 @@ def test_padding_between_pixels_adds_to_no_sum(name: str, generator: torch.Gener
 
 @pytest.mark.parametrize("name", ["first layer", "24 channels", "48 channels"])
 @pytest.mark.parametrize("rows", [4, 9])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_ranges_of_splits_have_the_bits_of_all(
-    name: str, rows: int, generator: torch.Generator
+    name: str, rows: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Adjacent outputs of a window have adjacent splits, which no range parts."""
-    assert_ranges_equal(make(SHAPES[name], torch.bfloat16, generator), rows)
+    assert_ranges_equal(make(SHAPES[name], dtype, generator), rows)
 
 
-def test_windows_ignore_what_lies_outside_their_maps(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_ignore_what_lies_outside_their_maps(
+    dtype: torch.dtype, generator: torch.Generator
+) -> None:
     """NaN in the last row and column reach the taps that read it, and no others."""
-    layer = make(SHAPES["24 channels"], torch.bfloat16, generator)
+    layer = make(SHAPES["24 channels"], dtype, generator)
     layer.x[:, -1, :], layer.x[:, :, -1] = float("nan"), float("nan")
     found, expected = (launch(layer, sums_of(layer), suffix=each) for each in ("", "_reference"))
     for each in (found, expected):
@@ -127,7 +139,7 @@ def test_windows_start_at_multiples_of_their_vectors(
     taps = filter_of_sums(
         (8, channels, size, size), **settings, dtype=torch.bfloat16, precision="ieee"
     )
-    window = row_window(taps, width, outputs)
+    window = row_window(taps, width, outputs, torch.bfloat16)
     assert (window.lead, window.size, window.vector) == expected
 
 

@@ -110,6 +110,7 @@ WINDOWS: Final = (
     Layer(56, 256, 18),
 )
 WINDOWS_BY_STRIDE: Final = (Layer(192, 24, 96, stride=2), Layer(224, 3, 96, 4, 4, pad=0))
+TF32_WINDOWS: Final = (*WINDOWS, Layer(224, 16, 16), Layer(224, 16, 32, stride=2))
 # Of whole batches of few samples, which have short steps.
 FEW: Final = (
     *((samples, Layer(15, 128, 256, 1)) for samples in (8, 16, 24)),
@@ -137,13 +138,14 @@ COMPILED: Final = (
     ),
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
     *(each for layer in (*WINDOWS, *WINDOWS_BY_STRIDE) for each in _both_runs(layer, HALF)),
+    *(each for layer in TF32_WINDOWS for each in _both_runs(layer, WIDE, wgmma=False)),
     *(each for layer in UNEVEN for each in _both_runs(layer, HALF)),
     *(At((samples,), {"layer": layer, **HALF, "whole": True}) for samples, layer in FEW),
     *FEW_MADE,
     *_both_runs(Layer(56, 18, 18, padded=True), HALF, wgmma=False),
     *_both_runs(Layer(28, 122, 244, 1, padded=True), HALF),
     *_both_runs(Layer(14, 128, 256), HALF, tuned=True),
-    *_both_runs(Layer(56, 3, 64), WIDE),
+    *_both_runs(Layer(56, 3, 64), WIDE, wgmma=False),
     *_both_runs(Layer(56, 128, 256), WIDE, tuned=True),
     *_both_runs(Layer(224, 64, 64), WIDE),
     *_both_runs(Layer(56, 24, 72), WIDE),
