@@ -7,8 +7,9 @@ is the ReLU's output, or the sign bits of that.
 On Hopper one warp loads operands. Two groups of four warps take tiles alternately, as in
 warp_specialized.py: one group stores its tile while the products of the other run. The other term
 is loaded to the shared memory from which the tile will be stored, and the ReLU's output to further
-shared memory. The kernel is written in Gluon, which the interpreter does not run. Elsewhere a
-kernel that adds and masks follows the convolution.
+shared memory. Beside float32 tiles there is no such memory: threads load the output's values
+themselves. The kernel is written in Gluon, which the interpreter does not run. Elsewhere a kernel
+that adds and masks follows the convolution.
 """
 
 from typing import Final
@@ -24,29 +25,32 @@ from ..language.cost import costing
 from ..language.device import num_sms
 from ..language.gluon import (
     available,
-    fence_async_shared,
     gl,
     gluon,
     load_box,
     mbarrier,
-    store_box,
     swizzled,
     tma,
 )
 from ..language.hopper import barriers, buffers, sum_of_ring
+from ..language.rounding import stored, stored_reference
 from . import cost
 from .conv2d import conv2d_grad_input, conv2d_grad_input_reference
+from .grad_input_add_mask_epilogue import add_and_store, parts_of, signs_at
 from .tiles import Pair
 
 PIXELS: Final = 128  # pixels of a tile
 CHANNELS: Final = 128  # channels of a tile
-DEPTH: Final = 64  # channels of dy in one step of a sum
+STEP_NBYTES: Final = (
+    128  # of a pixel's channels of dy in one step of a sum, and of a part of a tile
+)
 STAGES: Final = 5  # as many as fit shared memory
 STAGES_BESIDE_MASKS: Final = 3  # as many as fit beside tiles of the ReLU's output
+FLOAT32_STAGES: Final = 3  # as many as fit beside float32 tiles
 ROWS: Final = 128  # pixels of a program that adds and masks
 COLUMNS: Final = 64  # channels of a program that adds and masks
 ONE_BY_ONE: Final = {
-    "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "precision": "ieee",
+    "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1,
 }  # fmt: skip
 
 
@@ -61,14 +65,15 @@ def may_be_last(
     """
     out_channels, in_channels, *size = shape
     one_by_one = (*size, groups) == (1, 1, 1) and (stride, padding) == ((1, 1), (0, 0))
-    whole = out_channels % DEPTH == 0 and in_channels % CHANNELS == 0
-    return one_by_one and whole and dtype == torch.bfloat16
+    whole = out_channels % (STEP_NBYTES // dtype.itemsize) == 0 and in_channels % CHANNELS == 0
+    fast = dtype == torch.bfloat16 or precision == "tf32"
+    return one_by_one and whole and fast
 
 
 @triton.jit
 def _add_kernel(
     dx_ptr, added_ptr, mask_ptr, num_rows, channels,
-    BITS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """dx = added + dx where the mask lets it pass, else 0. Tiles are [BLOCK_R, BLOCK_C]."""
     WORDS: tl.constexpr = BLOCK_C // 32
@@ -82,7 +87,8 @@ def _add_kernel(
         passing = passes(tl.load(mask_ptr + words, mask=mask, other=0))
     else:
         passing = ~(tl.load(mask_ptr + offs, mask=mask, other=0.0) <= 0)
-    tl.store(dx_ptr + offs, tl.where(passing, total, 0.0).to(dx_ptr.dtype.element_ty), mask=mask)
+    total = stored(tl.where(passing, total, 0.0), dx_ptr.dtype.element_ty, PRECISION)
+    tl.store(dx_ptr + offs, total, mask=mask)
 
 
 @gluon.jit
@@ -108,90 +114,53 @@ def _load(dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, ti
 
 
 @gluon.jit
-def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
-    """The words of sign bits [pixels, channels / 32] of the tile at (row, c)."""
-    WORDS: gl.constexpr = tile.shape[1] // 32
-    AT: gl.constexpr = gl.SliceLayout(2, tile.reshape([tile.shape[0], WORDS, 32]).type.layout)
-    rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, AT))
-    words = c // 32 + gl.arange(0, WORDS, gl.SliceLayout(0, AT))
-    offs = gl.expand_dims(rows.to(gl.int64) * (channels // 32), 1) + gl.expand_dims(words, 0)
-    return gl.load(signs_ptr + offs, mask=gl.expand_dims(rows < num_rows, 1), other=0)
-
-
-@gluon.jit
-def _masked_by_bits(tile, signs):
-    """The tile [pixels, channels] where its sign bits are set, else 0."""
-    members = tile.reshape([tile.shape[0], signs.shape[1], 32])
-    PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, members.type.layout))
-    places = gl.expand_dims(gl.expand_dims(gl.arange(0, 32, PLACE), 0), 1)
-    passing = (gl.expand_dims(signs, 2) >> places) & 1
-    return gl.where(passing != 0, members, gl.zeros_like(members)).reshape(tile.shape)
-
-
-@gluon.jit
-def _masked_by_map(tile, y_buf):
-    """The tile [pixels, channels] where the values in y_buf are above zero or NaN, else 0."""
-    y = y_buf.load(tile.type.layout).to(gl.float32)
-    return gl.where(y <= 0, gl.zeros_like(tile), tile)
-
-
-@gluon.jit
-def _add_and_store(acc, mask, dx_desc, dx_buf, row, c, BITS: gl.constexpr):
-    """Add the sums acc [pixels, channels] to the other term in dx_buf, mask and store them.
-
-    The mask are words of sign bits, or shared memory with values.
-    """
-    AT: gl.constexpr = acc.type.layout
-    term = acc.to(dx_desc.dtype).to(gl.float32)
-    total = (dx_buf.load(AT).to(gl.float32) + term).to(dx_desc.dtype)
-    total = _masked_by_bits(total, mask) if BITS else _masked_by_map(total, mask)
-    dx_buf.store(gl.convert_layout(total, AT))
-    fence_async_shared()
-    store_box(dx_desc, [row, c], dx_buf)
-
-
-@gluon.jit
 def _compute(
     added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs, full, empty, read, turns,
-    num_rows, channels, num_tiles, tiles_c, steps, BITS: gl.constexpr, TURN: gl.constexpr,
+    num_rows, channels, num_tiles, tiles_c, steps,
+    MASK: gl.constexpr, ROUND: gl.constexpr, TURN: gl.constexpr,
 ):  # fmt: skip
-    """Compute every second tile from tile TURN on, and store it in two halves."""
+    """Compute every second tile from tile TURN on, and store it in parts."""
     PIXELS: gl.constexpr = dx_desc.block_type.shape[0]
-    HALF: gl.constexpr = dx_desc.block_type.shape[1]
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * HALF, 16])
-    low_buf = dx_bufs.index(2 * TURN)
-    high_buf = dx_bufs.index(2 * TURN + 1)
+    WIDTH: gl.constexpr = dx_desc.block_type.shape[1]
+    PARTS: gl.constexpr = packed_bufs.shape[1] // WIDTH
+    DEPTH: gl.constexpr = 256 // dy_bufs.dtype.primitive_bitwidth
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PARTS * WIDTH, DEPTH])
+    FIRST: gl.constexpr = PARTS * TURN
     count = TURN * steps
     read_phase = 0
     turn_phase = 1 - TURN
     first = gl.program_id(0) + TURN * gl.num_programs(0)
     for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
         row = tile // tiles_c * PIXELS
-        c = tile % tiles_c * (2 * HALF)
+        c = tile % tiles_c * (PARTS * WIDTH)
         tma.store_wait(0)
-        mbarrier.expect(read, (2 if BITS else 4) * added_desc.block_type.nbytes)
-        load_box(added_desc, [row, c], read, low_buf)
-        load_box(added_desc, [row, c + HALF], read, high_buf)
-        if not BITS:
-            load_box(mask, [row, c], read, mask_bufs.index(2 * TURN))
-            load_box(mask, [row, c + HALF], read, mask_bufs.index(2 * TURN + 1))
-        acc = gl.zeros([PIXELS, 2 * HALF], gl.float32, SUMS)
+        BOXES: gl.constexpr = 2 * PARTS if MASK == "boxes" else PARTS
+        mbarrier.expect(read, BOXES * added_desc.block_type.nbytes)
+        for i in gl.static_range(PARTS):
+            load_box(added_desc, [row, c + i * WIDTH], read, dx_bufs.index(FIRST + i))
+            if MASK == "boxes":
+                load_box(mask, [row, c + i * WIDTH], read, mask_bufs.index(FIRST + i))
+        acc = gl.zeros([PIXELS, PARTS * WIDTH], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
         other = turns.index(1 - TURN)
         acc = sum_of_ring(acc, dy_bufs, packed_bufs, full, empty, other, count, steps)
         count += 2 * steps
-        low, high = gl.split(acc.reshape([PIXELS, 2, HALF]).permute([0, 2, 1]))
-        if BITS:
-            low_mask = _signs_at(low, mask, row, c, num_rows, channels)
-            high_mask = _signs_at(high, mask, row, c + HALF, num_rows, channels)
-        else:
-            low_mask = mask_bufs.index(2 * TURN)
-            high_mask = mask_bufs.index(2 * TURN + 1)
+        parts = parts_of(acc, PARTS)
+        signs = ()
+        for i in gl.static_range(PARTS):
+            if MASK == "bits":
+                words = signs_at(parts[i], mask, row, c + i * WIDTH, num_rows, channels)
+                signs = signs + (words,)  # noqa: RUF005 (no stars in Gluon)
+            else:
+                signs = signs + (0,)  # noqa: RUF005
         mbarrier.wait(read, read_phase)
         read_phase ^= 1
-        _add_and_store(low, low_mask, dx_desc, low_buf, row, c, BITS)
-        _add_and_store(high, high_mask, dx_desc, high_buf, row, c + HALF, BITS)
+        for i in gl.static_range(PARTS):
+            add_and_store(
+                parts[i], signs[i], mask, dx_desc, dx_bufs.index(FIRST + i),
+                mask_bufs.index(FIRST + i), row, c + i * WIDTH, num_rows, channels, MASK, ROUND,
+            )  # fmt: skip
     tma.store_wait(0)
 
 
@@ -205,20 +174,23 @@ def _last_kernel(
     num_rows,
     in_c,
     channels,
-    BITS: gl.constexpr,
+    MASK: gl.constexpr,
+    ROUND: gl.constexpr,
     STAGES: gl.constexpr,
 ) -> None:
     """A tile is a run of pixels by a block of channels. Consecutive tiles share a run of pixels.
 
-    The mask is a pointer to words of sign bits, or a descriptor of a map.
+    The mask is by MASK a pointer to words of sign "bits" or to "values" of a map, or a descriptor
+    of the map's "boxes".
     """
     tiles_c = gl.cdiv(channels, packed_desc.block_type.shape[0])
     num_tiles = gl.cdiv(num_rows, dy_desc.block_type.shape[0]) * tiles_c
     steps = gl.cdiv(in_c, dy_desc.block_type.shape[1])
     dy_bufs = buffers(dy_desc, STAGES)
     packed_bufs = buffers(packed_desc, STAGES)
-    dx_bufs = buffers(dx_desc, 4)
-    mask_bufs = dx_bufs if BITS else buffers(mask, 4)  # sign bits need none
+    PARTS: gl.constexpr = packed_desc.block_type.shape[0] // dx_desc.block_type.shape[1]
+    dx_bufs = buffers(dx_desc, 2 * PARTS)
+    mask_bufs = buffers(mask, 2 * PARTS) if MASK == "boxes" else dx_bufs  # others need none
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
     read = barriers(2, 1)
@@ -228,12 +200,12 @@ def _last_kernel(
             (_compute, (
                 added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs,
                 full, empty, read.index(0), turns,
-                num_rows, channels, num_tiles, tiles_c, steps, BITS, 0,
+                num_rows, channels, num_tiles, tiles_c, steps, MASK, ROUND, 0,
             )),
             (_compute, (
                 added_desc, mask, dx_desc, dy_bufs, packed_bufs, dx_bufs, mask_bufs,
                 full, empty, read.index(1), turns,
-                num_rows, channels, num_tiles, tiles_c, steps, BITS, 1,
+                num_rows, channels, num_tiles, tiles_c, steps, MASK, ROUND, 1,
             )),
             (_load, (
                 dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, tiles_c, steps,
@@ -245,42 +217,54 @@ def _last_kernel(
 
 
 @costing(cost.add_mask)
-def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor) -> None:
+def conv2d_grad_last(
+    dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor, *,
+    precision: str = "ieee", out_precision: str = "ieee",
+) -> None:  # fmt: skip
     """dx [n, H, W, C] = added + the data gradient of dy where the mask lets it pass, else 0.
 
-    Maps are bfloat16. The data gradient is that of dy [n, H, W, K] by 1x1 filters, packed
-    [C, 1, 1, K], for which `may_be_last` holds. It is rounded to bfloat16 before the sum. `mask` is
-    a ReLU's output [n, H, W, C], which lets pass where it is above zero or NaN, or its sign bits
-    uint8 [n, H, W, C / 8]. Each map is moved once.
+    Maps are bfloat16, or float32 with products of `precision` "tf32". The data gradient is that of
+    dy [n, H, W, K] by 1x1 filters, packed [C, 1, 1, K], for which `may_be_last` holds. It is
+    rounded to the maps' type before the sum. `mask` is a ReLU's output [n, H, W, C], which lets
+    pass where it is above zero or NaN, or its sign bits uint8 [n, H, W, C / 8]. dx is rounded as
+    products of `out_precision` read it. Each map is moved once.
     """
     if dx.numel() == 0:
         return
     channels, bits = dx.shape[3], mask.dtype == torch.uint8
     if not available():
-        conv2d_grad_input(dy, packed, dx, **ONE_BY_ONE)
+        conv2d_grad_input(dy, packed, dx, **ONE_BY_ONE, precision=precision, out_precision="ieee")
         num_rows = dx.numel() // channels
         _add_kernel[(cdiv(num_rows, ROWS), channels // COLUMNS)](
             dx, added, words_of(mask, channels) if bits else mask, num_rows, channels,
-            BITS=bits, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8,
+            BITS=bits, PRECISION=out_precision, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8,
         )  # fmt: skip
         return
-    (num_rows, in_c), half = dy.flatten(0, 2).shape, [PIXELS, CHANNELS // 2]
-    num_tiles = cdiv(num_rows, PIXELS) * (channels // CHANNELS)
+    (num_rows, in_c), line = dy.flatten(0, 2).shape, STEP_NBYTES // dy.element_size()
+    num_tiles, part = cdiv(num_rows, PIXELS) * (channels // CHANNELS), [PIXELS, line]
+    wide = dx.dtype == torch.float32
+    by, stages = "bits" if bits else "values", FLOAT32_STAGES if wide else STAGES
+    source = words_of(mask, channels) if bits else mask
+    if not (bits or wide):
+        by, stages, source = "boxes", STAGES_BESIDE_MASKS, swizzled(mask.flatten(0, 2), part)
     _last_kernel[(min(num_tiles, num_sms()),)](
-        swizzled(dy.flatten(0, 2), [PIXELS, DEPTH]),
-        swizzled(packed.flatten(1), [CHANNELS, DEPTH]),
-        swizzled(added.flatten(0, 2), half),
-        words_of(mask, channels) if bits else swizzled(mask.flatten(0, 2), half),
-        swizzled(dx.flatten(0, 2), half), num_rows, in_c, channels,
-        BITS=bits, STAGES=STAGES if bits else STAGES_BESIDE_MASKS, num_warps=4,
+        swizzled(dy.flatten(0, 2), part),
+        swizzled(packed.flatten(1), [CHANNELS, line]),
+        swizzled(added.flatten(0, 2), part),
+        source, swizzled(dx.flatten(0, 2), part), num_rows, in_c, channels,
+        MASK=by, ROUND=wide and out_precision == "tf32",
+        STAGES=stages, num_warps=4,
     )  # fmt: skip
 
 
 def conv2d_grad_last_reference(
-    dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor
-) -> None:
+    dy: Tensor, packed: Tensor, added: Tensor, mask: Tensor, dx: Tensor, *,
+    precision: str = "ieee", out_precision: str = "ieee",
+) -> None:  # fmt: skip
     """Computes `conv2d_grad_last` in torch."""
-    conv2d_grad_input_reference(dy, packed, dx, **ONE_BY_ONE)
+    conv2d_grad_input_reference(
+        dy, packed, dx, **ONE_BY_ONE, precision=precision, out_precision="ieee"
+    )
     total = (added.float() + dx.float()).to(dx.dtype)
     passing = passes_reference(mask) if mask.dtype == torch.uint8 else ~(mask <= 0)
-    dx.copy_(total.masked_fill(~passing, 0.0))
+    dx.copy_(stored_reference(total.masked_fill(~passing, 0.0), dx.dtype, out_precision))

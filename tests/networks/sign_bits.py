@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from tests.networks.case import HALF, NetworkCase
+from tests.networks.case import HALF, TENSOR, NetworkCase
 
 CLASSES = 4
 
@@ -32,7 +32,7 @@ NETWORKS = {
         residual,
         (3, 4, 4),
         chunk_size=8192,  # of a map of 128 bfloat16 channels two samples
-        runs=(HALF,),
+        runs=(HALF, TENSOR),
         atol=3e-5,
     ),
 }

@@ -31,6 +31,7 @@ BATCH, SHAPE, CLASSES = 5, (3, 4, 4), 4
 CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
 STEPS = 2
 KERNELS = ("torch", "triton")
+FUSED = ("bf16", "tf32")  # types in which convolutions add last terms
 LAYERS = ((3, 16, 1), (16, 32, 1), (32, 32, 1), (32, 8, 1))  # channels of both maps, taps
 
 
@@ -91,16 +92,30 @@ def trained(policy: str, device: torch.device, **options: object) -> list[Tensor
     return [*losses, *copy.deepcopy(net.state_dict()).values()]
 
 
-def test_last_terms_are_added_where_they_are_made() -> None:
+@pytest.mark.parametrize("dtype", FUSED)
+def test_last_terms_are_added_where_they_are_made(dtype: str) -> None:
     """Layers of single taps add them. The next block's first is the last in backward."""
-    graph = graph_of(make_net())
+    graph = graph_of(make_net(), dtype=dtype)
     last = [each.op for each in graph.passes if each.role == "grad_last"]
     assert last == ["3.narrow", "2.narrow", "1.narrow"]
     sums = {each.op: each for each in graph.passes if each.role == "grad_sums"}
     assert [len(sums[f"{block}.last"].writes) for block in range(4)] == [1, 1, 1, 2]
     assert len(sums["1.last"].reads) == 3  # what was normalized, statistics and the gradient
-    for other in (graph_of(make_net(), fuse=False), graph_of(make_net(), dtype="tf32")):
-        assert not any(each.role == "grad_last" for each in other.passes)
+    for other in ({"dtype": dtype, "fuse": False}, {"dtype": "fp32"}):
+        assert not any(each.role == "grad_last" for each in graph_of(make_net(), **other).passes)
+
+
+def test_other_terms_are_no_factors() -> None:
+    """In tf32 a gradient that a product only adds keeps every bit.
+
+    So does the sum, unless a product reads it, as of the convolution without a bias in a shortcut.
+    """
+    graph = graph_of(make_net(), dtype="tf32")
+    last = [each for each in graph.passes if each.role == "grad_last"]
+    added = {each.reads[2].buffer for each in last}
+    writes = [pair for each in graph.passes for pair in zip(each.writes, each.rounded, strict=True)]
+    assert {rounded for use, rounded in writes if use.buffer in added} == {None}
+    assert [each.rounded for each in last] == [(None,), (None,), ((0, 128),)]
 
 
 def test_masks_are_read_as_bits_that_forward_may_leave() -> None:
@@ -319,9 +334,12 @@ def test_bits_train_to_the_bits_of_maps() -> None:
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])
-def test_every_policy_trains_to_the_same_bits(kernels: str, device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", FUSED)
+def test_every_policy_trains_to_the_same_bits(
+    dtype: str, kernels: str, device: torch.device
+) -> None:
     """Also those that keep no bits, since their ops are not fused."""
-    steps = {"kernels": kernels, "order_seed": 5}
+    steps = {"kernels": kernels, "order_seed": 5, "dtype": dtype}
     kept = trained("keep", device, **steps)
     assert all(value.isfinite().all() for value in kept)
     moved = trained("vdnn-all:m", device, **steps)

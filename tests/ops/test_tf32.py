@@ -40,6 +40,7 @@ PRODUCTS = (
     "conv2d",
     "conv2d_max_pool",
     "conv2d_grad_input",
+    "conv2d_grad_last",
     "conv2d_grad_weight",
     "linear",
     "linear_grad_input",
@@ -159,7 +160,7 @@ def operands_of(graph: Graph) -> set[Spot]:
         read = [set().union(*(holds[spot] for spot in spots(use))) for use in each.reads]
         if multiplies(kind, each.role):
             for use, makers in zip(each.reads, read, strict=True):
-                found |= makers if use.need is Need.VALUES else set()
+                found |= makers if use.need is Need.VALUES and not use.exact else set()
         for number, use in enumerate(each.writes):
             moved = read[number] if copies_values(kind, each.role) and number < len(read) else set()
             for place, spot in enumerate(spots(use)):

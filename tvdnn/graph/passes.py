@@ -42,6 +42,7 @@ class Use:
     shape: tuple[int, ...] = ()  # of a sample where a view gives another than the buffer's
     forms: tuple[Form, ...] = ()  # of a read, the forms besides raw that the kernel can read
     also: tuple[Form, ...] = ()  # of a write, the forms that the kernel can leave beside raw
+    exact: bool = False  # of a read by a product, whether every bit counts: it is no factor
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""

@@ -9,7 +9,7 @@ import torch
 from ..graph import POOL_2X2
 from .bias_rounding import run_round
 from .conv_sizes import GEOMETRY
-from .operator import Launch, launches
+from .operator import Launch
 from .optimizer import run_fused_update
 from .remade_maps import made_by_of
 
@@ -68,6 +68,11 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
 
 
+def _run_grad_last(a: Launch) -> None:
+    precisions = {"precision": a.precision, "out_precision": a.stored}
+    a.kernels.conv2d_grad_last(*a.reads, *a.writes, **precisions)
+
+
 def _run_grad_weight(a: Launch) -> None:
     """The sums over both maps. Their plan counts no rows beside a row tile of the larger map."""
     small, large, *_ = a.reads
@@ -94,5 +99,5 @@ LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "round": run_round,
     "update": run_fused_update,
     "grad_input": _run_grad_input,
-    "grad_last": launches("conv2d_grad_last", stores=False),
+    "grad_last": _run_grad_last,
 }

@@ -90,7 +90,9 @@ class Masks(Gradients):
             return None
         (grad,) = grads
         whole = not (self.is_range(grad) or self.is_range(self.buffer_of[value]))
-        return (Use(grad), self.signs_of(value)) if whole and grad not in self.filled else None
+        if not whole or grad in self.filled:
+            return None
+        return Use(grad, exact=True), self.signs_of(value)
 
     def new_total(self, value: str) -> str:
         """A buffer for the whole gradient of the value, masked, in the place of its other term."""

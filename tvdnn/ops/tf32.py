@@ -53,7 +53,7 @@ def with_rounding(
         rounded = tuple(read.pop(use) for use in each.writes)
         kind = ops[each.op].kind
         if multiplies(kind, each.role):
-            read.add(use for use in each.reads if use.need is Need.VALUES)
+            read.add(use for use in each.reads if use.need is Need.VALUES and not use.exact)
         elif copies_values(kind, each.role):
             pairs = zip(each.reads, rounded, strict=False)  # the write of codes has no read
             read.add(use for use, channels in pairs if channels is not None)
