@@ -247,7 +247,7 @@ def conv2d_reference(
     made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     """Computes `conv2d` in torch."""
-    x = remade_reference(x, made_by)
+    x = remade_reference(x, made_by, precision)
     weight = _computed(of_groups(packed, x.shape[3], groups)).permute(0, 3, 1, 2)
     x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
     with rounding(precision):

@@ -2,8 +2,8 @@
 
 A pointwise convolution, and the gradient of its weight, read each element of its input once for a
 block of output channels. Where the input is a normalized or a gated map, the map is made between
-load and product, to the bits that its own kernel stores. It need not be kept for the gradient, or
-not be stored at all.
+load and product, to the bits that its own kernel stores for products. It need not be kept for the
+gradient, or not be stored at all.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..language.channel_ranges import is_aligned
 from ..language.device import capability, holds_large_tiles, shared_nbytes
+from ..language.rounding import stored_reference
 from ..norm.batch_norm_tiles import normalizer
 from ..norm.normalized_again import (
     Normalized,
@@ -47,7 +48,7 @@ def makes_input(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
     pitches: Pair,
 ) -> bool:  # fmt: skip
-    """Whether `conv2d` can make its input: pointwise, in bfloat16, by tensor descriptors.
+    """Whether `conv2d` can make its input: pointwise, by tensor descriptors and tensor cores.
 
     `pitches` are the channels from one pixel to the next of what is loaded and of the output.
     """
@@ -57,7 +58,8 @@ def makes_input(
     maps = zip((in_sides, out_sides), channels, pitches, strict=True)
     aligned = all(is_aligned(*each, dtype.itemsize) for each in maps)
     described = aligned and holds_large_tiles() and not (0, 0) < capability() < (9, 0)
-    return dtype == torch.bfloat16 and pointwise and described and min(channels) >= FEW_CHANNELS
+    by_cores = dtype == torch.bfloat16 or precision == "tf32"
+    return by_cores and pointwise and described and min(channels) >= FEW_CHANNELS
 
 
 def pays_to_make(weight_shape: tuple[int, int, int, int], maker: str) -> bool:
@@ -73,14 +75,14 @@ def has_few_tiles(weight_shape: tuple[int, int, int, int]) -> bool:
 def stages_beside(tile: Tile, maker: str, itemsize: int) -> int:
     """The stages of a tile of tma.py that shared memory holds beside the map that is made.
 
-    Of gates a stage also holds those of its pixels.
+    Of gates a stage also holds those of its pixels. Programs share a multiprocessor's memory.
     """
     if not maker:
         return tile.num_stages
     of_pixels = tile.pixels * tile.in_channels
     stage = of_pixels * (2 if maker == "gate" else 1) + tile.out_channels * tile.in_channels
     made_and_stored = of_pixels + tile.pixels * tile.out_channels // tile.parts
-    room = shared_nbytes() // itemsize - made_and_stored
+    room = shared_nbytes() // (tile.residents * itemsize) - made_and_stored
     return max(2, min(tile.num_stages, room // stage))
 
 
@@ -116,8 +118,14 @@ def settings_of_maker(made_by: MadeBy | None) -> dict[str, Any]:
     return found | {"source": (*found["source"], made_by.gates), "MAKER": "normalize gate"}
 
 
-def remade_reference(x: Tensor, made_by: MadeBy | None) -> Tensor:
-    """The map that was made of x [N, H, W, C], in torch."""
+def remade_reference(x: Tensor, made_by: MadeBy | None, precision: str) -> Tensor:
+    """The map that was made of x [N, H, W, C] for products of `precision`, in torch."""
+    if made_by is None:
+        return x
+    return stored_reference(_made_reference(x, made_by), x.dtype, precision)
+
+
+def _made_reference(x: Tensor, made_by: MadeBy) -> Tensor:
     if not isinstance(made_by, Gated):
         return normalized_again_reference(x, made_by)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)

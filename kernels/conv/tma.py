@@ -8,6 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from ..language.rounding import stored
 from ..norm.normalized_again import normalized_again
 from .bands import band_start, first_output, tiles_of
 from .epilogue import store_sums
@@ -73,6 +74,8 @@ def conv_box_kernel(
                 last = (width - 1) // sample_pixels
                 gates = gates_at(source[0], samples[:, None], c, last + 1, made_c, BLOCK_C)
                 x = gated_again(x, gates)
+            if MAKER != "":
+                x = stored(x, x.dtype, PRECISION)
             acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
             r += 1
             c = tl.where(r < taps_h, c, c + BLOCK_C)

@@ -103,8 +103,8 @@ def gate(
 
     x, residual and y are [N, P, C], of all channels of a map or of a range. y may be one of the
     others. gates are [N, C], or [1, C] for all samples. `signs` uint8 [N, P, C / 8] get the sign
-    bits of y. x may be what the gated map is `made_by`, in bfloat16. Values are rounded to y's type
-    after each step.
+    bits of y. For "multiply" x may be what the gated map is `made_by`. Values are rounded to y's
+    type after each step.
     """
     if x.numel() == 0:
         return

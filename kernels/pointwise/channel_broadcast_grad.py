@@ -110,7 +110,7 @@ def gate_grad(
     where y is not above zero, and `masked` gets g, rounded as products of `masked_precision` read
     it. sums are float32 [N, `gate_slices`(P, C), C]. Without x, for gates that are added, they are
     the sums of g. One of dx and `masked` may be dy. Maps may be channel ranges. x may be what the
-    gated map is `made_by`, in bfloat16.
+    gated map is `made_by`.
     """
     if dy.numel() == 0:
         return

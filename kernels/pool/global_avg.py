@@ -7,6 +7,7 @@ of pixels and channels alone. Neither the batch nor the pitches of the maps chan
 from math import gcd
 from typing import Final
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -111,11 +112,14 @@ def sum_pixels(
     if samples == 0:
         return
     tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
+    # Of float32 maps the product that ends an activation is rounded before it is added.
+    unrounded = made_by is not None and x.dtype == torch.float32
+    apart = {"enable_fp_fusion": False} if unrounded else {}
     _sums_kernel[(samples * tiles_c,)](
         x, y, pixels=pixels, divisor=divisor, channels=channels, x_pitch=pitch_of(x),
         y_pitch=pitch_of(y), tiles_c=tiles_c, **settings_of_normalizer(made_by),
         PRECISION=precision,
-        STAGES=3 if tile["ALIGN"] >= 8 else 1, **tile,
+        STAGES=3 if tile["ALIGN"] >= 8 else 1, **tile, **apart,
     )  # fmt: skip
 
 

@@ -77,20 +77,31 @@ class Narrow(nn.Sequential):
 
 
 KERNELS = Run("bf16", kernels="triton", samples=3, steps=2)
+IN_TF32 = Run("tf32", kernels="triton", samples=3, steps=2)
 AUTO = {"policy": "auto"}
 NETWORKS = {
     "inverted": NetworkCase(
         Inverted,
         (3, 12, 12),
         chunk_size=4096,
-        runs=(HALF, KERNELS),
+        runs=(HALF, KERNELS, IN_TF32),
         policies=(AUTO, LEAST, MOVED),
         atol=3e-5,
     ),
     "narrow": NetworkCase(
-        Narrow, (3, 6, 6), chunk_size=4096, runs=(HALF, KERNELS), policies=(AUTO, LEAST), atol=3e-5
+        Narrow,
+        (3, 6, 6),
+        chunk_size=4096,
+        runs=(HALF, KERNELS, IN_TF32),
+        policies=(AUTO, LEAST),
+        atol=3e-5,
     ),
     "dense": NetworkCase(
-        Dense, (3, 8, 8), chunk_size=4096, runs=(HALF, KERNELS), policies=(AUTO, LEAST), atol=3e-5
+        Dense,
+        (3, 8, 8),
+        chunk_size=4096,
+        runs=(HALF, KERNELS, IN_TF32),
+        policies=(AUTO, LEAST),
+        atol=3e-5,
     ),
 }

@@ -1,6 +1,7 @@
 """Convolutions make maps that they alone read, forward and backward, and nothing stores these."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -83,6 +84,31 @@ def test_convolutions_make_what_they_alone_read() -> None:
         assert makers(graph_of(Dense()), role) == ["normalize"] * 3
 
 
+def test_in_tf32_pointwise_convolutions_make_maps_too() -> None:
+    graph = graph_of(Inverted(), dtype="tf32")
+    expected = ["normalize", "gate", *["normalize"] * 3]
+    assert makers(graph) == expected
+    assert makers(graph, "forward") == expected[::-1]
+    for role in ("forward", "grad_weight"):
+        assert makers(graph_of(Dense(), dtype="tf32"), role) == ["normalize"] * 3
+
+
+@pytest.mark.parametrize("net", [Inverted, Dense, Narrow])
+def test_sources_of_maps_keep_every_bit(net: Callable[[], nn.Module]) -> None:
+    """What is written is rounded where it is without remade maps, and gradients know of the rest.
+
+    Of two graphs the passes that write the same are those whose reads another pass has not made.
+    """
+    stored, graph = (
+        graph_of(net(), dtype="tf32", remakes_maps=remakes) for remakes in (False, True)
+    )
+    assert graph.rounded_ops == stored.rounded_ops
+    rounded = [
+        {(each.op, each.role): each.rounded for each in graph.passes} for graph in (stored, graph)
+    ]
+    assert rounded[1].items() <= rounded[0].items()
+
+
 @pytest.mark.parametrize(
     ("net", "settings"),
     [
@@ -93,7 +119,6 @@ def test_convolutions_make_what_they_alone_read() -> None:
         (chain(7, padding=3, groups=16), {}),
         (chain(3, padding=1, groups=16, activation=nn.Sigmoid()), {}),
         (chain(5, stride=2, groups=16, activation=nn.SiLU()), {}),
-        (chain(), {"dtype": "tf32"}),
         (chain(), {"dtype": "fp32"}),
         (chain(), {"remakes_maps": False}),
         (frozen_norm(), {}),
@@ -109,7 +134,6 @@ def test_convolutions_make_what_they_alone_read() -> None:
         "depthwise 7x7",
         "depthwise behind a sigmoid",
         "depthwise by 2 behind an exponential",
-        "tf32",
         "fp32",
         "not asked",
         "no gradient",
@@ -166,11 +190,12 @@ def _read_backward(graph: Graph) -> set[str]:
     return {name for name in found if graph.buffers[name].kind is Kind.MAP}
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "tf32"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_any_plan_trains_to_the_same_bits(name: str) -> None:
+def test_any_plan_trains_to_the_same_bits(name: str, dtype: str) -> None:
     case = NETWORKS[name]
     batches = case.batches(2, seed=6)
-    how = {"optimizer": SGD(), "dtype": "bf16", "chunk_size": case.chunk_size, "fuse": True}
+    how = {"optimizer": SGD(), "dtype": dtype, "chunk_size": case.chunk_size, "fuse": True}
     stored, graph = (
         training_graph(case.network(), batches[0][0], remakes_maps=remakes, **how)
         for remakes in (False, True)

@@ -31,6 +31,7 @@ from tvdnn.planner.verify.check import check
 from tvdnn.planner.verify.graph_values import check_provenance
 
 SHAPE = (5, 3, 8, 8)
+TYPES = ("bf16", "tf32")  # in which maps are normalized again
 GATE, SUM, RECTIFIED = "gate_multiply", "gate_multiply_add", "gate_multiply_add_relu"
 
 
@@ -176,7 +177,6 @@ def test_exponentials_and_many_outputs_load_the_stored_map() -> None:
 @pytest.mark.parametrize(
     ("net", "settings"),
     [
-        (Squeezed(), {"dtype": "tf32"}),
         (Squeezed(), {"dtype": "fp32"}),
         (Squeezed(), {"remakes_maps": False}),
         (Squeezed(torch.neg), {}),
@@ -188,7 +188,6 @@ def test_exponentials_and_many_outputs_load_the_stored_map() -> None:
         (frozen(Squeezed(), statistics=True), {}),
     ],
     ids=[
-        "tf32",
         "fp32",
         "not asked",
         "three readers",
@@ -206,14 +205,15 @@ def test_other_maps_are_stored(net: nn.Module, settings: dict[str, object]) -> N
         assert set(makers(graph, role, GATE, SUM, "adaptive_avg_pool2d")) == {""}
 
 
-def test_the_case_itself_is_not_stored() -> None:
-    graph = graph_of(Squeezed())
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_case_itself_is_not_stored(dtype: str) -> None:
+    graph = graph_of(Squeezed(), dtype=dtype)
     assert makers(graph, "forward", GATE, "adaptive_avg_pool2d").count("normalize") == 2
 
 
-def assert_alike(make: Callable[[], nn.Module], batches: list[Batch]) -> None:
+def assert_alike(make: Callable[[], nn.Module], batches: list[Batch], dtype: str) -> None:
     """Apart, fused, and normalized again by any plan, the network trains to the same bits."""
-    how = {"optimizer": SGD(), "dtype": "bf16", "chunk_size": 4096}
+    how = {"optimizer": SGD(), "dtype": dtype, "chunk_size": 4096}
     plain, fused, made = (
         training_graph(make(), batches[0][0], fuse=fuse, remakes_maps=remakes, **how)
         for fuse, remakes in ((False, False), (True, False), (True, True))
@@ -227,18 +227,20 @@ def assert_alike(make: Callable[[], nn.Module], batches: list[Batch]) -> None:
         assert train(make(), schedule, batches, order_seed=seed).equals(expected)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["residual", "branches", "silu"])
-def test_any_plan_trains_to_the_same_bits(name: str) -> None:
-    assert_alike(NETWORKS[name].network, NETWORKS[name].batches(2, seed=6))
+def test_any_plan_trains_to_the_same_bits(name: str, dtype: str) -> None:
+    assert_alike(NETWORKS[name].network, NETWORKS[name].batches(2, seed=6), dtype)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("make", [Squeezed, Half, Own, Joined])
-def test_small_networks_train_to_the_same_bits(make: Callable[[], nn.Module]) -> None:
+def test_small_networks_train_to_the_same_bits(make: Callable[[], nn.Module], dtype: str) -> None:
     def seeded() -> nn.Module:
         torch.manual_seed(4)
         return make()
 
-    assert_alike(seeded, random_batches(2, SHAPE, 4, seed=7))
+    assert_alike(seeded, random_batches(2, SHAPE, 4, seed=7), dtype)
 
 
 def test_signs_rest_as_bits() -> None:

@@ -69,9 +69,10 @@ def _rectify(b: Builder, op: Op) -> None:
 
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
     """The convolution and its fused ops, and what makes its input, where the launch does so."""
-    reads: list[Use] = [Use(b.input_of(op), halo=halo_of(b, op)), pack(b, op)]
-    params, attrs = [op.params[1]], dict(attrs or {})
     source = source_read_by(b, op)
+    made = source is not None
+    reads: list[Use] = [Use(b.input_of(op), halo=halo_of(b, op), exact=made), pack(b, op)]
+    params, attrs = [op.params[1]], dict(attrs or {})
     if source is not None:
         reads.append(source.beside)
         params += source.params
@@ -187,7 +188,7 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
         assert op.inputs[0] not in b.made_by_readers, f"nothing has stored {op.inputs[0]}"
         add_weight_sums(b, op, reads, plan, b.product_flops(op, *places), attrs=batch)
         return
-    reads = (Use(small), Use(source.map), source.beside, *source.behind)
+    reads = (Use(small), Use(source.map, exact=True), source.beside, *source.behind)
     flops = b.product_flops(op, *places)
     attrs = {**source.attrs, **batch}
     add_weight_sums(b, op, reads, plan, flops, params=source.params, attrs=attrs)

@@ -35,6 +35,7 @@ from .optimizer import flush_all_updates, flush_gradients
 from .padded_maps import padded_widths
 from .read_order import ReadOrder
 from .registry import OPERATORS
+from .remade_maps import rounded_by_readers
 from .split_rows import common_tiles, split_rows
 from .tf32 import with_gradients_by_input, with_rounding
 
@@ -155,7 +156,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         chunk_size=chunk_size,
         vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
-        rounded_ops=rounding.ops,
+        rounded_ops=rounding.ops | (rounded_by_readers(b) if rounds else frozenset()),
         row_tiles=tiles,
     )
 

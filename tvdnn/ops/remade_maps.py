@@ -5,10 +5,12 @@ the gradient of the convolution's weight. That launch can read what the map was 
 make the same bits, so that nothing keeps the map beyond the forward pass. Where the convolution's
 own launch does so too, the map is never stored: the value then lies where its source does. So do
 normalized maps that a depthwise convolution alone reads.
+
+In TF32 a launch rounds what it makes for its products, and reads what it makes that of exactly.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import Tensor
@@ -42,13 +44,18 @@ class Source:
     behind: tuple[Use, ...] = ()
 
 
+def may_remake(b: Builder) -> bool:
+    """Whether maps are of a type that kernels make again."""
+    return b.remakes_maps and (b.dtype == "bfloat16" or b.precision == "tf32")
+
+
 def source_of(b: Builder, value: str) -> Source | None:
-    """What the value is made of, in bfloat16; None where it has other readers, or another maker.
+    """What the value is made of; None where it has other readers, or another maker.
 
     Of a value without a gradient nothing else reads the source backward: it stays itself.
     """
     op = b.makers.get(value)
-    if not b.remakes_maps or b.dtype != "bfloat16" or op is None:
+    if not may_remake(b) or op is None:
         return None
     if not (b.has_one_reader(value) and b.needs_grad(value)):
         return None
@@ -56,7 +63,7 @@ def source_of(b: Builder, value: str) -> Source | None:
         return normalized_source(b, op)
     gates = b.buffer_of[op.inputs[1]] if op.kind == GATED else ""
     if gates and not b.is_range(gates) and b.shape(value)[-1] % WORD == 0:
-        return Source(b.input_of(op), Use(gates), (), {"maker": "gate"})
+        return Source(b.input_of(op), Use(gates, exact=True), (), {"maker": "gate"})
     return None
 
 
@@ -64,7 +71,8 @@ def normalized_source(b: Builder, op: Op) -> Source:
     """What the output of a normalization was made of."""
     function, coefficient = op.attrs.get("function", ""), op.attrs.get("coefficient", 0.0)
     attrs = {"maker": "normalize", "function": function, "coefficient": coefficient}
-    return Source(b.input_of(op), whole(statistics_of(op)), op.params[:2], attrs)
+    statistics = replace(whole(statistics_of(op)), exact=True)
+    return Source(b.input_of(op), statistics, op.params[:2], attrs)
 
 
 def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
@@ -97,7 +105,7 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     if reader.kind == DEPTHWISE:
         by = {name: source.attrs.get(name, "") for name in ("maker", "function")}
         pays: bool = makes_depthwise_input(shape, settings["stride"], settings["dilation"], **by)
-        return pays
+        return pays and b.dtype == "bfloat16"
     if not pays_to_make(shape, source.attrs["maker"]):
         return False
     sides = _plane(b, value), _plane(b, reader.output)
@@ -121,6 +129,12 @@ def makes_product(b: Builder, op: Op, map_: str) -> bool:
 def _plane(b: Builder, value: str) -> tuple[int, int]:
     height, width = b.shape(value)[1:3]
     return height, width
+
+
+def rounded_by_readers(b: Builder) -> frozenset[str]:
+    """The ops whose output products alone make, rounded for them."""
+    values = [each for each in b.made_by_readers if b.readers_of[each][0].kind in READERS]
+    return frozenset(b.makers[each].name for each in values)
 
 
 def source_read_by(b: Builder, op: Op) -> Source | None:

@@ -24,6 +24,7 @@ from .remade_maps import (
     READERS,
     Source,
     makes_product,
+    may_remake,
     normalized_source,
     source_of,
 )
@@ -33,9 +34,9 @@ AVERAGE: Final = "adaptive_avg_pool2d"
 
 
 def squeezed_source(b: Builder, value: str) -> Source | None:
-    """What a map was normalized of that its readers can normalize again, in bfloat16, or None."""
+    """What a map was normalized of that its readers can normalize again, or None."""
     op = b.makers.get(value)
-    if not b.remakes_maps or b.dtype != "bfloat16" or op is None or op.kind not in NORMALIZED:
+    if not may_remake(b) or op is None or op.kind not in NORMALIZED:
         return None
     if not (b.needs_grad(value) and op.attrs["training"] and _is_squeezed(b, value)):
         return None

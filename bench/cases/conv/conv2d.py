@@ -32,7 +32,7 @@ from bench.cases.conv.layers import (
     measured_in_groups,
     of_layer,
 )
-from bench.cases.conv.remade import MAKERS, REMADE, made_by_of
+from bench.cases.conv.remade import MAKERS, REMADE, REMADE_IN_TF32, made_by_of
 from bench.cases.launch import Call, Launch, Peer, first_samples, launching, nchw
 from bench.cases.operands import BF16, U8, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells
@@ -168,8 +168,9 @@ def _with_moments(o: Operands, size: Shape, layer: Layer, dtype: torch.dtype = B
 
 SMALL_MOMENTS: Final = Layer(9, 3, 32, 7, 2)
 MADE: Final = tuple(
-    At((64,), {"layer": layer, **HALF, "maker": maker, "moments": True})
-    for layer in REMADE
+    At((64,), {"layer": layer, **kind, "maker": maker, "moments": True})
+    for kind, layers in ((HALF, REMADE), (WIDE, REMADE_IN_TF32))
+    for layer in layers
     for maker in MAKERS
 )
 CASES = (

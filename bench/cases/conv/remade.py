@@ -15,6 +15,10 @@ REMADE: Final = (  # of every tile in bfloat16
     *(Layer(14, 672, 112, 1), Layer(7, 512, 2048, 1), Layer(28, 40, 24, 1)),
     Layer(28, 104, 128, 1),
 )
+REMADE_IN_TF32: Final = (  # of every tile in TF32
+    *(Layer(56, 64, 256, 1), Layer(56, 144, 24, 1), Layer(14, 672, 112, 1)),
+    *(Layer(28, 128, 512, 1), Layer(28, 40, 24, 1), Layer(7, 960, 160, 1)),
+)
 MAKERS: Final = ("relu", "relu6", "silu", "gate")
 BOTH: Final = ("gated relu", "gated silu")  # normalized and gated, for gradients of weights alone
 

@@ -61,7 +61,7 @@ CASES = (
             *at(MAPS, over(KINDS, function=FUNCTIONS)),
             *at(MAPS, over(KINDS, ADDED[:2])),
             *at(WHOLE, over(ADDED, maker=[None, *MAKERS])),
-            *at(WHOLE, over(maker=MAKERS)),
+            *at(WHOLE, over(maker=MAKERS, dtype=TYPES)),
             *SINGLE,
         ),
         [Measured("gate", WIDEST)],

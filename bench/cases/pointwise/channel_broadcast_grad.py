@@ -85,6 +85,7 @@ CASES = (
             *at(MAPS, over(KINDS)),
             *at(MAPS, over(dtype=TYPES, reads=[False])),
             *at(WHOLE, over(mask=["", "values", "signs"], maker=[None, *MAKERS])),
+            *at(WHOLE, over(maker=MAKERS, dtype=[F32])),
             *SINGLE,
         ),
         [Measured("gate_grad", WIDEST, make=_gradients)],

@@ -9,7 +9,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from ...language.rounding import ended
+from ...language.rounding import ended, stored
 from ...norm.normalized_again import normalized_again
 from ..remade import gated_again, gates_at, normalizer_at
 from .program_steps import (
@@ -120,6 +120,8 @@ def grad_weight_flat_kernel(
                 x = gated_again(x, gates_at(source[0], n, c, num_samples, in_c, BLOCK_C))
             elif MAKER == "normalize gate":
                 x = gated_again(x, gates_at(source[3], n, c, num_samples, in_c, BLOCK_C))
+            if MAKER != "":
+                x = stored(x, x.dtype, PRECISION)
             acc = add_products(acc, dy, x, SWAP, PRECISION)
             if MAKER != "":
                 acc = ended(acc)

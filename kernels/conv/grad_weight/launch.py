@@ -143,9 +143,9 @@ def _swaps(tile: Tile, dtype: torch.dtype, made_by: MadeBy | None = None) -> boo
     """Whether products are of x by dy: the second operand is the wider one.
 
     In bfloat16 the first has at least 64 channels, if one has, as Hopper's products of warpgroups.
-    An x that is made again is the first where it has as many: that is read from registers.
+    An x that is made again is the first there where it has as many: that is read from registers.
     """
-    if made_by is not None and tile.in_channels >= 64:
+    if made_by is not None and tile.in_channels >= 64 and dtype == torch.bfloat16:
         return True
     dy_is_wider = tile.out_channels > tile.in_channels
     narrow = min(tile.out_channels, tile.in_channels) < 64
@@ -305,7 +305,7 @@ def conv2d_grad_weight_reference(
         **geometry, dtype=x.dtype, precision=precision,
         pitches=(pitch_of(x), pitch_of(dy)), batch=batch,
     )  # fmt: skip
-    x = remade_reference(x, made_by)
+    x = remade_reference(x, made_by, precision)
     x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)
     with rounding(precision):
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):

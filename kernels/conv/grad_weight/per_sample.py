@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from ...language.rounding import ended
+from ...language.rounding import ended, stored
 from ...norm.normalized_again import normalized_again
 from ..remade import gated_again, gates_at, normalizer_at
 from .program_steps import add_products, load_sum, part_of, share_of, store_sum
@@ -69,6 +69,8 @@ def grad_weight_samples_kernel(
             x = normalized_again(x, at, coefficient, FUNCTION)
         if GATES:
             x = gated_again(x, gates)
+        if MAKER != "":
+            x = stored(x, x.dtype, PRECISION)
         acc = add_products(acc, dy, x, SWAP, PRECISION)
         if MAKER != "":
             acc = ended(acc)

@@ -93,10 +93,11 @@ def remakes_maps(
 
 
 def is_remaking(layer: GradWeightShape, work: LaunchPlan) -> bool:
-    """Whether the launches of a plan can make x again: of pointwise convolutions in bfloat16."""
-    if layer.taps.has_bands or layer.taps.sums_by_pointers or layer.dtype != torch.bfloat16:
+    """Whether the launches of a plan can make x again: of pointwise convolutions."""
+    if layer.taps.has_bands or layer.taps.sums_by_pointers:
         return False
-    return layer.is_pointwise and work.kernel in ("flat", "per_sample")
+    by_cores = layer.dtype == torch.bfloat16 or layer.precision == "tf32"
+    return by_cores and layer.is_pointwise and work.kernel in ("flat", "per_sample")
 
 
 def filter_of_sums(

@@ -19,6 +19,7 @@ from tvdnn.kernels.pool.avg import adaptive_avg_pool2d
 from tvdnn.kernels.pool.global_avg import normalized_avg
 
 HALF = torch.bfloat16
+TYPES = [HALF, torch.float32]
 FUNCTIONS = ("", "relu", *ACTIVATIONS)
 SMALL = [(3, 5, 7, 24), (2, 12, 13, 96), (1, 3, 3, 16), (2, 4, 5, 8)]
 LARGE = [  # of SE-ResNet, EfficientNet, RegNet-Y and MobileNet-v3, and with channels of no power
@@ -37,14 +38,17 @@ def normalized(
     statistics = randn((3, channels), single, generator)
     statistics[1:].abs_().add_(0.1)
     scales = tuple(randn((2, channels), single, generator)) if affine else (None, None)
-    made_by, z = Normalized(statistics, *scales, function, 0.5), poisoned(x.shape, HALF, x.device)
+    made_by, z = (
+        Normalized(statistics, *scales, function, 0.5),
+        poisoned(x.shape, x.dtype, x.device),
+    )
     rows = x.flatten(1, 2), statistics, *scales, None, z.flatten(1, 2)
     batch_norm(*rows, function=function, coefficient=0.5)
     return made_by, z
 
 
 def means(x: Tensor, made_by: Normalized | None = None) -> Tensor:
-    y = poisoned((len(x), 1, 1, x.shape[-1]), HALF, x.device)
+    y = poisoned((len(x), 1, 1, x.shape[-1]), x.dtype, x.device)
     if made_by is None:
         adaptive_avg_pool2d(x, y)
     else:
@@ -56,7 +60,7 @@ def gated(
     x: Tensor, gates: Tensor, residual: Tensor | None, made_by: Normalized | None = None
 ) -> Tensor:
     """The product; with a residual the rectified sum, in one pass."""
-    y = poisoned(x.shape, HALF, x.device).flatten(1, 2)
+    y = poisoned(x.shape, x.dtype, x.device).flatten(1, 2)
     others = () if residual is None else (residual.flatten(1, 2),)
     gate(x.flatten(1, 2), gates, y, *others, relu=residual is not None, made_by=made_by)
     return y
@@ -77,13 +81,14 @@ def gradients(
 
 
 def assert_same_bits(
-    shape: tuple[int, ...], function: str, generator: torch.Generator, *, affine: bool = True
-) -> None:
-    x, dy, residual = (randn(shape, HALF, generator) for _ in range(3))
-    gates = randn((shape[0], shape[-1]), HALF, generator)
+    shape: tuple[int, ...], function: str, generator: torch.Generator, dtype: torch.dtype, *,
+    affine: bool = True,
+) -> None:  # fmt: skip
+    x, dy, residual = (randn(shape, dtype, generator) for _ in range(3))
+    gates = randn((shape[0], shape[-1]), dtype, generator)
     made_by, z = normalized(x, function, generator, affine=affine)
     assert torch.equal(means(x, made_by), means(z))
-    stored, summed = gated(z, gates, None), poisoned(z.flatten(1, 2).shape, HALF, x.device)
+    stored, summed = gated(z, gates, None), poisoned(z.flatten(1, 2).shape, x.dtype, x.device)
     assert torch.equal(gated(x, gates, None, made_by), stored)
     add(stored, residual.flatten(1, 2), summed)
     relu(summed, summed)
@@ -104,31 +109,37 @@ def assert_same_bits(
             assert all(map(torch.equal, found, [*behind, masked]))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", SMALL)
 @pytest.mark.parametrize("function", ["", "relu", "silu", "hardswish"])
 def test_maps_have_the_bits_of_stored_ones(
-    shape: tuple[int, ...], function: str, generator: torch.Generator
+    shape: tuple[int, ...], function: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    assert_same_bits(shape, function, generator, affine=function != "relu")
+    assert_same_bits(shape, function, generator, dtype, affine=function != "relu")
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("function", ACTIVATIONS)
-def test_functions(function: str, generator: torch.Generator) -> None:
-    assert_same_bits((2, 3, 5, 16), function, generator)
+def test_functions(function: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    assert_same_bits((2, 3, 5, 16), function, generator, dtype)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", LARGE)
 @pytest.mark.parametrize("function", ["", "relu", "silu", "hardswish"])
-def test_layouts_on_gpu(shape: tuple[int, ...], function: str, generator: torch.Generator) -> None:
+def test_layouts_on_gpu(
+    shape: tuple[int, ...], function: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
     """Sums follow the layouts of threads, which the compiler chooses."""
-    assert_same_bits(shape, function, generator)
+    assert_same_bits(shape, function, generator, dtype)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions_on_gpu(function: str, generator: torch.Generator) -> None:
-    assert_same_bits((8, 28, 28, 240), function, generator)
+def test_functions_on_gpu(function: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    assert_same_bits((8, 28, 28, 240), function, generator, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])

@@ -8,7 +8,7 @@ from torch import Tensor
 from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d_settings import CHECKED, EXACT, HALF, WIDE
 from bench.cases.conv.layers import Layer, Tensors, measured, measured_in_groups, of_layer
-from bench.cases.conv.remade import BOTH, MAKERS, REMADE, made_by_of
+from bench.cases.conv.remade import BOTH, MAKERS, REMADE, REMADE_IN_TF32, made_by_of
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
 from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
@@ -134,6 +134,11 @@ COMPILED: Final = (
     *(
         At((64,), {"layer": layer, **HALF, "maker": maker}, wgmma=layer.in_channels >= 64)
         for layer in REMADE
+        for maker in (*MAKERS, *BOTH)
+    ),
+    *(
+        At((64,), {"layer": layer, **WIDE, "maker": maker})
+        for layer in REMADE_IN_TF32
         for maker in (*MAKERS, *BOTH)
     ),
     *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
