@@ -172,7 +172,7 @@ def depthwise_conv2d(
     """
     if made_by is not None and goes_by_strips(y.shape[3], packed.shape[:2], stride, dilation):
         operands = (x, made_by, packed, bias, y)
-        left = {"moments": moments, "cells": cells}
+        left = {"moments": moments, "cells": cells, "precision": precision}
         convolve_strips(*operands, padding=padding, dilation=dilation[1], **left)
         return
     where = (stride, (1, 1), padding, dilation)

@@ -16,7 +16,7 @@ from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
 from ..language.device import num_sms
-from ..language.rounding import as_stored
+from ..language.rounding import as_stored, stored
 from ..norm.normalized_again import Normalized, normalizer_of, settings_of_normalizer
 from .batch_stats import MomentCells
 from .depthwise_moments import moments_of, with_values
@@ -71,8 +71,8 @@ def _strips_kernel(
     out_h, out_w, pairs, pad_h, strip, strips, X_PITCH: tl.constexpr, Y_PITCH: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
     COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, INNER: tl.constexpr,
-    OUT_INNER: tl.constexpr, FUNCTION: tl.constexpr, AT_ONCE: tl.constexpr,
-    THREADS: tl.constexpr, WIDTH: tl.constexpr,
+    OUT_INNER: tl.constexpr, FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
+    AT_ONCE: tl.constexpr, THREADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Output h sums taps r of input h - pad_h + r; columns likewise.
 
@@ -123,7 +123,7 @@ def _strips_kernel(
                 inside = done
                 if t >= OUT_INNER:
                     inside = inside & (first + t < out_w)
-                y = as_stored(y, dtype)
+                y = stored(y, dtype, PRECISION) if dtype == tl.float32 else as_stored(y, dtype)
                 tl.store(ptrs + t * Y_PITCH, y.to(dtype), mask=inside)
                 if moments_ptr is not None:
                     if t == 0:
@@ -147,12 +147,13 @@ def goes_by_strips(channels: int, size: Pair, stride: Pair, dilation: Pair) -> b
 
 def convolve_strips(
     x: Tensor, made_by: Normalized, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    padding: Pair, dilation: int, moments: Tensor | None = None, cells: MomentCells | None = None,
+    padding: Pair, dilation: int, precision: str,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, C] = the map that x [N, H, W, C] makes, convolved with packed [R, S, C].
 
-    Plus bias, float32 [C]. `dilation` is that of columns. All else are bfloat16. `moments` get
-    those of `cells` of y, as `strip_moments` makes them.
+    Plus bias, float32 [C]. `dilation` is that of columns. float32 maps are rounded as products of
+    `precision` read them. `moments` get those of `cells` of y, as `strip_moments` makes them.
     """
     (samples, out_h, out_w, channels), (size_r, size_s, _) = y.shape, packed.shape
     width = _width_of(channels // 2)
@@ -169,6 +170,7 @@ def convolve_strips(
         x, packed, bias, y, moments, maker["source"], maker["coefficient"], samples * strips,
         x.shape[1], x.shape[2], out_h, out_w, channels // 2, padding[0], strip, strips,
         X_PITCH=pitch_of(x), Y_PITCH=pitch_of(y), R=size_r, **runs, FUNCTION=maker["FUNCTION"],
+        PRECISION=precision,
         AT_ONCE=size_r if size_r <= UNROLLED else 1,
         THREADS=THREADS, WIDTH=width, num_warps=THREADS // 32,
     )  # fmt: skip

@@ -23,6 +23,9 @@ from tvdnn.planner.verify.check import check
 from tvdnn.planner.verify.graph_values import check_provenance
 
 
+TYPES = ("bf16", "tf32")
+
+
 def graph_of(net: nn.Module, *, dtype: str = "bf16", **settings: object) -> Graph:
     options = {"fuse": True, "remakes_maps": True, "chunk_size": 4096} | settings
     return training_graph(net, torch.empty(5, 3, 12, 12), optimizer=SGD(), dtype=dtype, **options)
@@ -75,22 +78,15 @@ def chain(kernel: int = 1, activation: nn.Module | None = None, **settings: int)
     )  # fmt: skip
 
 
-def test_convolutions_make_what_they_alone_read() -> None:
+@pytest.mark.parametrize("dtype", TYPES)
+def test_convolutions_make_what_they_alone_read(dtype: str) -> None:
     # backward, each block's last convolution and those before; 20 channels fill no 16 bytes
     expected = ["normalize", "gate", *["normalize"] * 5]
-    assert makers(graph_of(Inverted())) == expected
-    assert makers(graph_of(Inverted()), "forward") == expected[::-1]
-    for role in ("forward", "grad_weight"):
-        assert makers(graph_of(Dense()), role) == ["normalize"] * 3
-
-
-def test_in_tf32_pointwise_convolutions_make_maps_too() -> None:
-    graph = graph_of(Inverted(), dtype="tf32")
-    expected = ["normalize", "gate", *["normalize"] * 3]
+    graph = graph_of(Inverted(), dtype=dtype)
     assert makers(graph) == expected
     assert makers(graph, "forward") == expected[::-1]
     for role in ("forward", "grad_weight"):
-        assert makers(graph_of(Dense(), dtype="tf32"), role) == ["normalize"] * 3
+        assert makers(graph_of(Dense(), dtype=dtype), role) == ["normalize"] * 3
 
 
 @pytest.mark.parametrize("net", [Inverted, Dense, Narrow])
@@ -190,7 +186,7 @@ def _read_backward(graph: Graph) -> set[str]:
     return {name for name in found if graph.buffers[name].kind is Kind.MAP}
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "tf32"])
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_plan_trains_to_the_same_bits(name: str, dtype: str) -> None:
     case = NETWORKS[name]

@@ -105,7 +105,7 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
     if reader.kind == DEPTHWISE:
         by = {name: source.attrs.get(name, "") for name in ("maker", "function")}
         pays: bool = makes_depthwise_input(shape, settings["stride"], settings["dilation"], **by)
-        return pays and b.dtype == "bfloat16"
+        return pays
     if not pays_to_make(shape, source.attrs["maker"]):
         return False
     sides = _plane(b, value), _plane(b, reader.output)

@@ -40,6 +40,9 @@ MADE = (
     At((2, 7, 7, 960), {"taps": 5, "maker": "hardswish"}),
     At((2, 112, 112, 96), {"stride": 2, "maker": "relu6"}),
     At((2, 56, 56, 72), {"taps": 5, "stride": 2, "maker": "relu"}),
+    *(At((2, 56, 56, 144), {"maker": each, "dtype": F32}) for each in ("relu6", "silu")),
+    At((2, 28, 28, 120), {"taps": 5, "maker": "silu", "dtype": F32}),
+    At((2, 112, 112, 96), {"stride": 2, "maker": "relu6", "dtype": F32}),
 )
 WITH_MOMENTS = (
     At((2, 56, 56, 144), {"maker": "relu6", "moments": True}),

@@ -21,6 +21,7 @@ from tvdnn.kernels.conv.depthwise_moments import strip_moments_reference
 from tvdnn.kernels.norm.batch_norm import batch_norm
 from tvdnn.kernels.norm.normalized_again import Normalized
 
+TYPES = [torch.bfloat16, torch.float32]
 SHAPES = {
     "3x3": Shape((3, 9, 11), (24, 24), groups=24),
     "3x3, wide padding": Shape((2, 4, 5), (8, 8), padding=(4, 5), groups=8),
@@ -67,8 +68,10 @@ def normalized(x: Tensor, made_by: Normalized) -> Tensor:
     return y
 
 
-def output_of(layer: Layer, x: Tensor, made_by: Normalized | None, suffix: str = "") -> Tensor:
-    y, settings = poisoned_like(layer.dy), settings_of(layer) | {"precision": "ieee"}
+def output_of(
+    layer: Layer, x: Tensor, made_by: Normalized | None, suffix: str = "", precision: str = "ieee"
+) -> Tensor:
+    y, settings = poisoned_like(layer.dy), settings_of(layer) | {"precision": precision}
     packed = layer.weight[:, 0].permute(1, 2, 0).to(x.dtype).contiguous()
     launch = getattr(own, "depthwise_conv2d" + suffix)
     launch(x, packed, layer.bias, y, **settings, made_by=made_by)
@@ -87,13 +90,16 @@ def sums_of(layer: Layer, x: Tensor, made_by: Normalized | None, suffix: str = "
 
 
 @pytest.mark.parametrize(("name", "function"), LAYERS)
+@pytest.mark.parametrize("dtype", TYPES)
 def test_bits_are_those_of_a_stored_map(
-    name: str, function: str, generator: torch.Generator
+    name: str, function: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    layer = make(SHAPES[name], torch.bfloat16, generator)
+    layer = make(SHAPES[name], dtype, generator)
     made_by = maker_of(layer.x.shape[3], function, generator)
     stored = normalized(layer.x, made_by)
-    assert torch.equal(output_of(layer, layer.x, made_by), output_of(layer, stored, None))
+    for how in ("ieee", "tf32") if dtype == torch.float32 else ("ieee",):
+        found = output_of(layer, layer.x, made_by, precision=how)
+        assert torch.equal(found, output_of(layer, stored, None, precision=how))
     assert torch.equal(sums_of(layer, layer.x, made_by), sums_of(layer, stored, None))
 
 
