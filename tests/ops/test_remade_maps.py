@@ -22,7 +22,6 @@ from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
 from tvdnn.planner.verify.graph_values import check_provenance
 
-
 TYPES = ("bf16", "tf32")
 
 
