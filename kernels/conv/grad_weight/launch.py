@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, contiguous_format
 from torch.nn.grad import conv2d_weight
+from triton import cdiv
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...language.channel_ranges import (
@@ -27,7 +28,7 @@ from ...reduce.partials import sum_partials
 from .. import cost
 from ..bands import in_units
 from ..conv2d import rounding
-from ..remade import MadeBy, remade_reference, settings_of_maker
+from ..remade import MOST_GATED, Gated, MadeBy, remade_reference, settings_of_maker
 from ..row_tiles import rows_read
 from ..row_windows import geometry_of
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile, has_descriptors
@@ -189,6 +190,10 @@ def _launch_per_sample(
     splits: range, made_by: MadeBy | None = None,
 ) -> None:  # fmt: skip
     tile, taps = work.tile, layer.taps
+    programs, of_gates = work.programs, isinstance(made_by, Gated) and x.dtype == torch.float32
+    if of_gates and tile.in_channels > MOST_GATED:
+        blocks = [cdiv(taps.in_channels, each) for each in (tile.in_channels, MOST_GATED)]
+        tile, programs = replace(tile, in_channels=MOST_GATED), programs // blocks[0] * blocks[1]
     kernel, maker = grad_weight_samples_kernel, {"cut": work.cut} | settings_of_maker(made_by)
     source, block = flat_samples(x, work.cut), [tile.pixels, tile.in_channels]
     sides = (*layer.in_sides, *layer.out_sides)
@@ -197,7 +202,7 @@ def _launch_per_sample(
     if work.kernel == "sample_taps":
         kernel, maker = grad_weight_sample_taps_kernel, {}
         source, block = x, [tile.pixels, 1, 1, tile.in_channels]
-    kernel[(work.programs * len(splits),)](
+    kernel[(programs * len(splits),)](
         TensorDescriptor.from_tensor(source, block),
         TensorDescriptor.from_tensor(flat_samples(dy, work.cut), [tile.pixels, tile.out_channels]),
         _sums(partials, tile, taps), _bands(taps), x.shape[0] * work.cut, *sides,
