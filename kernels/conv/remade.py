@@ -41,9 +41,7 @@ MadeBy: TypeAlias = Normalized | Gated
 # -> 1024 @14 of 8 tiles 34 of 78 (256, 128 and 256 samples, H100, 2026-11).
 LEAST_CHANNELS: Final = {"normalize": 32, "gate": 96}
 MOST_TILES: Final = 2
-MOST_GATED: Final = (
-    64  # channels of a tile of float32 maps and gates of each pixel: 128 would spill
-)
+MOST_GATED: Final = 64  # channels of a float32 tile beside gates of each pixel: 128 would spill
 
 
 def makes_input(
