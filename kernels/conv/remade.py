@@ -6,6 +6,7 @@ load and product, to the bits that its own kernel stores for products. It need n
 gradient, or not be stored at all.
 """
 
+from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -41,6 +42,10 @@ MadeBy: TypeAlias = Normalized | Gated
 # -> 1024 @14 of 8 tiles 34 of 78 (256, 128 and 256 samples, H100, 2026-11).
 LEAST_CHANNELS: Final = {"normalize": 32, "gate": 96}
 MOST_TILES: Final = 2
+# In float32 the weight's gradient makes the input in up to three times the time that it sums in:
+# 960 -> 160 @7 normalized would lose 30 us of 111, 672 -> 112 @14 gated 106 of 226 (256 samples,
+# H200, 2026-11-28).
+MOST_CHANNELS_FLOAT32: Final = {"normalize": 512, "gate": 192}
 MOST_GATED: Final = 64  # channels of a float32 tile beside gates of each pixel: 128 would spill
 
 
@@ -63,9 +68,12 @@ def makes_input(
     return by_cores and pointwise and described and min(channels) >= FEW_CHANNELS
 
 
-def pays_to_make(weight_shape: tuple[int, int, int, int], maker: str) -> bool:
+def pays_to_make(
+    weight_shape: tuple[int, int, int, int], maker: str, dtype: torch.dtype
+) -> bool:  # fmt: skip
     """Whether a convolution of this weight makes its input sooner than a pass of its own."""
-    return has_few_tiles(weight_shape) and weight_shape[1] >= LEAST_CHANNELS[maker]
+    most = MOST_CHANNELS_FLOAT32[maker] if dtype == torch.float32 else inf
+    return has_few_tiles(weight_shape) and LEAST_CHANNELS[maker] <= weight_shape[1] <= most
 
 
 def has_few_tiles(weight_shape: tuple[int, int, int, int]) -> bool:

@@ -76,7 +76,12 @@ def normalized_source(b: Builder, op: Op) -> Source:
 
 
 def remakes(b: Builder, op: Op, small: str, large: str, source: Source) -> bool:
-    """Whether the kernel that sums over a convolution's larger map can load its source instead."""
+    """Whether the kernel that sums over a convolution's larger map loads its source instead.
+
+    In float32 that takes longer than to load a map that is stored (`MOST_CHANNELS_FLOAT32`).
+    """
+    if b.dtype == "float32" and op.inputs[0] not in b.made_by_readers:
+        return False
     sides = sides_of(b, large), sides_of(b, small)
     pitches = [(b.pitch(each), b.pitch(small)) for each in (source.map, large)]
     return b.starts_words(source.map) and all(
@@ -106,7 +111,7 @@ def _is_made_by(b: Builder, reader: Op, source: Source) -> bool:
         by = {name: source.attrs.get(name, "") for name in ("maker", "function")}
         pays: bool = makes_depthwise_input(shape, settings["stride"], settings["dilation"], **by)
         return pays
-    if not pays_to_make(shape, source.attrs["maker"]):
+    if not pays_to_make(shape, source.attrs["maker"], settings["dtype"]):
         return False
     sides = _plane(b, value), _plane(b, reader.output)
     outer = b.width_of(reader.output)
