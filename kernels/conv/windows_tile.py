@@ -29,6 +29,8 @@ OTHER_NBYTES: Final = 4 << 10  # of shared memory, for barriers and the system
 STEP_COST: Final = 8  # of a step, in elements of windows that are loaded meanwhile
 VECTOR_COST: Final = 4  # of the address, mask and load of a vector, likewise
 SAMPLE_COST: Final = 1 / 16  # of a sample of a box, in pixels of the box that lie outside the map
+# Elements of a filter, at least: im2col.py takes 7% less for 3x3 over 3 channels in float32 (H200).
+LEAST_ELEMENTS: Final = {2: 1, 4: 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def windows_tile(taps: Filter, dtype: torch.dtype, precision: str, in_w: int) ->
     few = taps.in_channels < step_channels(dtype) and taps.out_channels <= TILE_CHANNELS
     few &= taps.out_channels >= FEW_CHANNELS
     few &= not taps.reads_bands and suits_rows(taps, dtype, precision)
+    few &= taps.num_taps * taps.in_channels >= LEAST_ELEMENTS[dtype.itemsize]
     if not few or (0, 0) < capability() < (9, 0):
         return None
     return _tile_of(taps, dtype, in_w, shared_nbytes())
