@@ -19,6 +19,8 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         # addresses of a strip, of filters of 11x11 most; loops have at most 3 loads of them in 972
         "conv.depthwise_strips_grad_weight._strips_grad_weight_kernel": 224,
         "conv.depthwise_rows._depthwise_rows_kernel": 80,
+        # sums of 64 x 128 in float32 by two warps, as fast as any (tiles in windows_plan.py)
+        "conv.grad_weight.row_windows.grad_weight_windows_kernel": 16,
     },
     (3, 7): {"conv.tma.conv_box_kernel": 304, "conv.pointer.conv_kernel": 112},
     (3, 9): {
@@ -35,6 +37,7 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "conv.depthwise_grad_weight._depthwise_grad_weight_kernel": 80,
         "conv.depthwise_strips_grad_weight._strips_grad_weight_kernel": 104,
         "conv.depthwise_rows._depthwise_rows_kernel": 40,
+        "conv.grad_weight.row_windows.grad_weight_windows_kernel": 56,
     },
 }
 SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}

@@ -8,6 +8,7 @@ import functools
 import itertools
 from typing import Final
 
+import torch
 from triton import cdiv
 
 from ..row_windows import RowWindow, row_window, suits_rows
@@ -21,8 +22,12 @@ OUTPUTS: Final = (1, 2, 4)  # adjacent outputs of a window
 LEAST_OUTPUT_ROWS: Final = {2: 64, 4: 16}  # of a product
 MOST_OUTPUT_ROWS: Final = {2: 128, 4: 64}  # of a tile
 ELEMENTS: Final = {2: (32, 64, 128, 256), 4: (64, 128)}  # of windows, in a tile
-MOST_SUMS: Final = {2: 128 * 256, 4: 64 * 64}  # of a program: 64 x 128 of float32 spill 24 bytes
-VECTOR_COST: Final = 4  # of the address, mask and load of a vector: elements stored meanwhile
+MOST_SUMS: Final = {2: 128 * 256, 4: 64 * 128}  # of a program
+# By which windows of float32 win over transposed.py, of channels of x: 32 -> 32 @112 takes 337 us
+# instead of 462, 48 -> 48 @56 228 instead of 135 (128 samples, H200, 2026-11-28).
+MOST_FLAT: Final = 32
+ROW_COST: Final = {2: 1, 4: 2}  # of an output that is loaded, in elements stored meanwhile
+VECTOR_COST: Final = 4  # of the address, mask and load of a vector, likewise
 PRODUCT_COST: Final = {2: 1 / 128, 4: 1 / 32}  # of a multiply-add, likewise
 FLOAT32_GROUPS: Final = 32  # of adjacent outputs, in a step
 UNIT_SAMPLES: Final = 32  # samples of a unit, at most
@@ -48,6 +53,8 @@ def suits_windows(layer: GradWeightShape, *, aligned: bool, flat: bool) -> bool:
     if taps.in_channels < FEW_CHANNELS or not aligned:
         return True
     few = taps.in_channels < TILE_CHANNELS
+    if flat and layer.dtype == torch.float32 and taps.in_channels > MOST_FLAT:
+        return False
     return few and (not flat or taps.out_channels < TILE_CHANNELS)
 
 
@@ -66,7 +73,8 @@ def windows_tile(layer: GradWeightShape) -> Tile:
         tiles = cdiv(taps.size[0] * window.size, elements) * cdiv(outputs * taps.out_channels, rows)
         vectors = VECTOR_COST * elements / window.vector
         products = PRODUCT_COST[itemsize] * elements * max(rows, LEAST_OUTPUT_ROWS[itemsize])
-        return tiles * (elements + rows + vectors + products) / outputs
+        loaded = elements + ROW_COST[itemsize] * rows
+        return tiles * (loaded + vectors + products) / outputs
 
     outputs, elements = min(
         (
