@@ -58,7 +58,7 @@ def normalized() -> Graph:
     layers = [nn.Conv2d(3, 16, 3, padding=1)]
     layers += [nn.Sequential(residual(16), nn.ReLU()) for _ in range(6)]
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
-    x = torch.empty(32, 3, 32, 32)
+    x = torch.empty(64, 3, 32, 32)
     return training_graph(net, x, optimizer=SGD(momentum=0.9), sections=4, fuse=True)
 
 
