@@ -25,6 +25,7 @@ from tests.support.straight import convolutions, straight_plan, straight_steps
 from tvdnn.engine import training_graph
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import BITMAP, RAW, TF32, Graph, in_form
+from tvdnn.kernels.conv.grad_weight import shape as grad_weight_shape
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.plan import FILE, HOST
@@ -101,8 +102,11 @@ def test_steps_in_any_order_have_the_bits_of_keep(seed: int) -> None:
     assert train(net, straight(), batches, order_seed=seed).equals(train(net, kept, batches))
 
 
-def test_random_plans_encode_straight_in_every_form_of_a_fixed_size() -> None:
-    """Those of tests/planner/test_schedules.py and test_lossy_schedules.py, which run them."""
+def test_random_plans_encode_straight_in_every_form_of_a_fixed_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as tests/planner/test_schedules.py and test_lossy_schedules.py run."""
+    monkeypatch.setattr(grad_weight_shape, "FEW_SAMPLES", 0)  # units as of many samples
     found = Counter[str]()
 
     def count(graph: Graph, schedule: Schedule) -> None:
