@@ -41,9 +41,7 @@ from .tiles import Pair
 
 PIXELS: Final = 128  # pixels of a tile
 CHANNELS: Final = 128  # channels of a tile
-STEP_NBYTES: Final = (
-    128  # of a pixel's channels of dy in one step of a sum, and of a part of a tile
-)
+STEP_NBYTES: Final = 128  # of a pixel's channels of dy in a step of a sum, and in a part of a tile
 STAGES: Final = 5  # as many as fit shared memory
 STAGES_BESIDE_MASKS: Final = 3  # as many as fit beside tiles of the ReLU's output
 FLOAT32_STAGES: Final = 3  # as many as fit beside float32 tiles
