@@ -74,6 +74,6 @@ def depthwise_grad_input(dy: Tensor, packed: Tensor, dx: Tensor, **settings: Any
     return grad_input(dy, by_channel, dx, groups=dy.shape[3], **settings)
 
 
-def add_mask(dy: Tensor, packed: Tensor, *operands: Tensor) -> Cost:
+def add_mask(dy: Tensor, packed: Tensor, *operands: Tensor, **precisions: str) -> Cost:
     """The cost of `conv2d_grad_last`, whose filter is 1x1."""
     return Cost(2.0 * dy.numel() * packed.shape[0], moved(dy, packed, operands))
