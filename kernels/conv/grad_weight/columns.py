@@ -36,11 +36,8 @@ from .columns_layouts import (
     QUADS,
     SUMS,
     X_LAYOUT,
-    load_sum,
-    store_sum,
-    transposed_columns,
-    transposed_dy,
 )
+from .transposed_layouts import load_sum, store_sum, transposed_dy, transposed_x
 
 SIZES: Final = (
     "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "in_quads", "out_c", "x_pitch",
@@ -134,7 +131,7 @@ def _put(x, i, dy_desc, at, dy_bufs, xt_bufs, full, empty):
     bar = full.index(stage)
     mbarrier.expect(bar, dy_desc.block_type.nbytes)
     load_box(dy_desc, at, bar, dy_bufs.index(stage))
-    xt_bufs.index(stage).store(transposed_columns(x))
+    xt_bufs.index(stage).store(transposed_x(x, COLUMNS))
     fence_async_shared()
     mbarrier.arrive(bar)
 
@@ -229,7 +226,7 @@ def _sum(
     acc = gl.zeros([OUTPUTS, COLUMNS], gl.float32, SUMS)
     if first == 0:
         ptrs, mask = _sums_at(partials_ptr, split, k + GROUP * OUTPUTS, e, sizes, TAPS)
-        acc = load_sum(ptrs, mask)
+        acc = load_sum(ptrs, mask, SUMS)
     before = 0
     for unit in range(units + 1):
         count = gl.where(unit < units, own, rest)
@@ -242,7 +239,7 @@ def _sum(
             mbarrier.arrive(empty.index(stage))
         before += count
     ptrs, mask = _sums_at(partials_ptr, split, k + GROUP * OUTPUTS, e, sizes, TAPS)
-    store_sum(ptrs, acc, mask)
+    store_sum(ptrs, acc, mask, PARTIALS)
 
 
 @gluon.jit(do_not_specialize=SIZES)

@@ -153,7 +153,7 @@ def _transpose(
             mbarrier.wait(x_full.index(stage), phase)
             x = x_bufs.index(stage).reshape([PIXELS, CHANNELS]).load(X_LAYOUT)
             mbarrier.wait(xt_empty.index(slot), slot_phase)
-            xt_bufs.index(slot).store(transposed_x(x))
+            xt_bufs.index(slot).store(transposed_x(x, CHANNELS))
             fence_async_shared()
             mbarrier.arrive(xt_full.index(slot))
             mbarrier.arrive(x_empty.index(stage))
@@ -253,14 +253,14 @@ def _sum(
             ptrs, mask, below = _sums_at(
                 partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP
             )
-            upper = load_sum(ptrs, mask)
-            mid = load_sum(ptrs + below, mask)
-            lower = load_sum(ptrs + 2 * below, mask)
+            upper = load_sum(ptrs, mask, SUMS)
+            mid = load_sum(ptrs + below, mask, SUMS)
+            lower = load_sum(ptrs + 2 * below, mask, SUMS)
     else:
         ptrs, mask, below = _sums_at(partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP)
-        upper = load_sum(ptrs, mask & (first == 0))
-        mid = load_sum(ptrs + below, mask & (first == 0))
-        lower = load_sum(ptrs + 2 * below, mask & (first == 0))
+        upper = load_sum(ptrs, mask & (first == 0), SUMS)
+        mid = load_sum(ptrs + below, mask & (first == 0), SUMS)
+        lower = load_sum(ptrs + 2 * below, mask & (first == 0), SUMS)
     x_rows = 0  # rows of x in all units before
     dy_rows = 0  # rows of dy in all units before
     kept = 0  # the first row of x that is not released
@@ -293,9 +293,9 @@ def _sum(
         kept = x_rows + 0
     if BANDS:
         ptrs, mask, below = _sums_at(partials_ptr, at, offs_k, offs_c, channels, S, BANDS, BY_GROUP)
-    store_sum(ptrs, upper, mask)
-    store_sum(ptrs + below, mid, mask)
-    store_sum(ptrs + 2 * below, lower, mask)
+    store_sum(ptrs, upper, mask, PARTIALS)
+    store_sum(ptrs + below, mid, mask, PARTIALS)
+    store_sum(ptrs + 2 * below, lower, mask, PARTIALS)
 
 
 @gluon.jit(do_not_specialize=SIZES)

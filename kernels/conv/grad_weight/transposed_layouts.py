@@ -42,31 +42,36 @@ PARTIALS: Final = gl.constexpr(
 
 
 @gluon.jit
-def transposed_dy(row) -> gl.tensor:
-    """dy [channels, pixels]. Each eight pixels have the order 0 2 4 6 1 3 5 7."""
-    return row.reshape([4, 4, 2, 64]).permute([3, 0, 2, 1]).reshape([64, 32])
+def transposed_dy(rows) -> gl.tensor:
+    """dy [channels, pixels] of rows of pixels. Each eight have the order 0 2 4 6 1 3 5 7."""
+    N: gl.constexpr = rows.shape[1]
+    return rows.reshape([4, 4, 2, N]).permute([3, 0, 2, 1]).reshape([N, 32])
 
 
 @gluon.jit
-def transposed_x(row) -> gl.tensor:
-    """x [channels, pixels], with the order of pixels of `transposed_dy`.
+def transposed_x(x, CHANNELS: gl.constexpr) -> gl.tensor:
+    """x [channels, pixels] of rows of pixels, with the order of pixels of `transposed_dy`.
 
     Each 32 channels have the order 0 4 ... 28, 1 5 ... 29, 2 6 ... 30, 3 7 ... 31.
     """
-    parts = row.reshape([4, 4, 2, 2, 8, 4]).permute([3, 5, 4, 0, 2, 1])
-    return parts.reshape([64, 32])
+    parts = x.reshape([4, 4, 2, CHANNELS // 32, 8, 4]).permute([3, 5, 4, 0, 2, 1])
+    return parts.reshape([CHANNELS, 32])
 
 
 @gluon.jit
-def load_sum(ptrs, mask) -> gl.tensor:
+def load_sum(ptrs, mask, SUMS: gl.constexpr) -> gl.tensor:
     """The running sum of earlier launches, with columns in the order of `transposed_x`."""
     acc = gl.load(ptrs, mask=mask, other=0.0)
-    acc = acc.reshape([64, 2, 8, 4]).permute([0, 1, 3, 2]).reshape([64, 64])
+    ROWS: gl.constexpr = acc.shape[0]
+    N: gl.constexpr = acc.shape[1]
+    acc = acc.reshape([ROWS, N // 32, 8, 4]).permute([0, 1, 3, 2]).reshape([ROWS, N])
     return gl.convert_layout(acc, SUMS)
 
 
 @gluon.jit
-def store_sum(ptrs, acc, mask) -> None:
+def store_sum(ptrs, acc, mask, PARTIALS: gl.constexpr) -> None:
     """Store a running sum, with columns in the order of channels."""
-    acc = acc.reshape([64, 2, 4, 8]).permute([0, 1, 3, 2]).reshape([64, 64])
+    ROWS: gl.constexpr = acc.shape[0]
+    N: gl.constexpr = acc.shape[1]
+    acc = acc.reshape([ROWS, N // 32, 4, 8]).permute([0, 1, 3, 2]).reshape([ROWS, N])
     gl.store(ptrs, gl.convert_layout(acc, PARTIALS), mask=mask)
