@@ -27,8 +27,8 @@ from tests.support.virtual_rounding import (
     are_equal,
     budget_of,
     gradients_of,
-    half_of_the_error,
     kept,
+    less_than_the_error,
     loss_of,
     virtual_of,
 )
@@ -99,7 +99,7 @@ def test_measuring_changes_no_bit_of_the_state_nor_a_random_number() -> None:
 
 def test_a_codec_over_the_limit_rounds_no_gradient_and_is_dropped() -> None:
     """Each gradient is exact, and the next plan is made beside training."""
-    exact, net = kept(normalized), virtual_of(normalized, half_of_the_error())
+    exact, net = kept(normalized), virtual_of(normalized, less_than_the_error())
     first = net.plan.rounding
     assert set(first.values()) == {FP8}
     given = batches(6)
@@ -179,7 +179,7 @@ def test_gradients_that_tell_no_error_are_exact_and_measured_again(factor: float
 
 
 def test_a_batch_or_a_buffer_that_changes_between_the_halves_is_as_the_user_left_it() -> None:
-    net, exact = virtual_of(normalized, half_of_the_error()), kept(normalized)
+    net, exact = virtual_of(normalized, less_than_the_error()), kept(normalized)
     ((x, y),) = batches(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -279,7 +279,7 @@ def test_no_budget_is_exceeded_while_gradients_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Arena and slab stay as the present plan has them, and all probes run in that plan."""
-    net = virtual_of(normalized, half_of_the_error(), lossy_check_every=1)
+    net = virtual_of(normalized, less_than_the_error(), lossy_check_every=1)
     arena, sizes = net._steps.core_now().memory.arena, []
     reserve = Arena.reserve
 

@@ -49,9 +49,9 @@ def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def half_of_the_error() -> str:
-    """A limit that the first plan of `normalized` does not keep."""
+def less_than_the_error() -> str:
+    """A limit that the first plan of `normalized` does not keep, though estimates say it does."""
     net = virtual_of(normalized, WIDE)
     gradients_of(net, batches(1)[0])
     assert net.rounding is not None
-    return f"lossy:{0.5 * net.rounding.worst[0]:.6f}"
+    return f"lossy:{0.7 * net.rounding.worst[0]:.6f}"
