@@ -1,23 +1,36 @@
-"""What a network's training step would take on an H200 by its data sheet."""
+"""What a network's training step would take on an H100 by launches that were measured on one."""
 
+import json
 import time
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from bench.large_plans import KEEP, MACHINE, planned_graph
+from bench.large_plans import KEEP, planned_graph
 from bench.planned_budgets import AUTO
 from bench.zoo.networks import ZooNetwork
+from bench.zoo.rows import compiled_nbytes
+from bench.zoo.rows import Row as ZooRow
 from tvdnn.errors import BudgetError, TvdnnError
 from tvdnn.graph import Graph
-from tvdnn.planner.ir.costs import Roofline
-from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.costs import Profile, Samples, form_choices
+from tvdnn.planner.ir.hardware import ASSUMED_LINKS
+from tvdnn.planner.ir.plan import HOST
+from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.planner.make import Problem
 from tvdnn.planner.timing.simulate import simulate
+from tvdnn.runtime.known_launches import known_launches
+from tvdnn.runtime.launch_timer import SCRATCH_NBYTES
+from tvdnn.runtime.profiler import signature
+from tvdnn.runtime.recode_timer import estimated_recode, recoded_sizes, recodes_of
 
-HALF: Final = "half"  # auto in half of keep's memory
+GPU: Final = "NVIDIA H100 80GB HBM3"
+TORCHS_ROWS: Final = Path(__file__).parents[1] / "results" / "zoo" / "torch_h100.json"
+HALF: Final = "half"  # auto in half of torch.compile's memory
 
 Row = dict[str, Any]
 
@@ -25,7 +38,7 @@ Row = dict[str, Any]
 def planned(network: ZooNetwork, net: nn.Module, dtype: str) -> Row:
     """The row of a network, whose parameters may lie on the meta device."""
     row = {"net": network.net, "library": network.library, "batch": network.batch}
-    row |= {"side": network.side, "dtype": dtype, "hardware": MACHINE, "simulated": True}
+    row |= {"side": network.side, "dtype": dtype, "hardware": GPU, "simulated": True}
     try:
         return row | dict(_planned(network, net, dtype))
     except TvdnnError as error:
@@ -34,28 +47,54 @@ def planned(network: ZooNetwork, net: nn.Module, dtype: str) -> Row:
 
 def _planned(network: ZooNetwork, net: nn.Module, dtype: str) -> Iterator[tuple[str, Any]]:
     begun_s = time.process_time()
-    kept, problem = (_problem(network, net, dtype, policy) for policy in (KEEP, AUTO))
+    kept, graph = (graph_of(network, net, dtype, policy) for policy in (KEEP, AUTO))
     yield "trace_cpu_s", (time.process_time() - begun_s) / 2
-    peak = kept.schedule(KEEP).peak_nbytes
-    for name, policy, each in (
-        (KEEP, KEEP, kept),
-        (AUTO, AUTO, problem),
-        (HALF, AUTO, problem.within(peak // 2)),
-    ):
+    costs = known_costs(graph)
+    yield "estimated_share", len(costs.estimated) / len(graph.passes)
+    problems = {KEEP: (KEEP, Problem(kept, known_costs(kept))), AUTO: (AUTO, Problem(graph, costs))}
+    peak = compiled_nbytes(torchs_rows(), network.net, dtype)
+    if peak is not None:
+        yield f"{HALF}_budget_bytes", peak // 2
+        problems[HALF] = AUTO, problems[AUTO][1].within(peak // 2)
+    for name, (policy, problem) in problems.items():
         begun_s = time.process_time()
         try:
-            schedule = each.schedule(policy)  # checked
+            schedule = problem.schedule(policy)  # checked
         except BudgetError as error:
             yield f"{name}_floor_bytes", error.floor_nbytes
             continue
         yield f"{name}_plan_cpu_s", time.process_time() - begun_s
         yield f"{name}_peak_bytes", schedule.peak_nbytes
-        yield f"{name}_s", simulate(schedule, each.costs).step_s
+        yield f"{name}_s", simulate(schedule, problem.costs).step_s
 
 
-def _problem(network: ZooNetwork, net: nn.Module, dtype: str, policy: str) -> Problem:
-    graph = graph_of(network, net, dtype, policy)
-    return Problem(graph, Roofline(load(MACHINE), graph.dtype))
+@cache
+def torchs_rows() -> list[ZooRow]:
+    """What torch took of the same networks on that GPU."""
+    rows: list[ZooRow] = json.loads(TORCHS_ROWS.read_text())["rows"]
+    return rows
+
+
+def known_costs(graph: Graph) -> Profile:
+    """Costs by the launches that ship, the rest by the roofline and the rates of their kernels."""
+    known, estimated = known_launches(GPU), set[str]()
+    samples: dict[str, dict[frozenset[Any], Samples]] = {}
+    for pass_ in graph.passes:
+        for forms in form_choices(pass_):
+            found = known.find(signature(graph, pass_, forms))
+            if found is None:
+                found = known.estimate(graph, pass_, forms)
+                estimated.add(pass_.name)
+            assert found is not None, f"{GPU} has a data sheet"
+            samples.setdefault(pass_.name, {})[frozenset(forms)] = found
+    recodes = {}
+    for each in recodes_of(graph):
+        key = repr(("recode", *each, recoded_sizes(each, SCRATCH_NBYTES)))
+        found = known.find(key) or estimated_recode(each, SCRATCH_NBYTES, known)
+        if found is not None:
+            recodes[each] = found
+    links = {**ASSUMED_LINKS, HOST: known.links[ENGINE]}
+    return Profile(GPU, links, samples, recodes, frozenset(estimated))
 
 
 def graph_of(network: ZooNetwork, net: nn.Module, dtype: str, policy: str) -> Graph:

@@ -3,9 +3,11 @@
     python -m bench.zoo.plans -o bench/results/plans/zoo.json
     python -m bench.zoo.plans --nets resnet50 rexnet_100 --dtype tf32 -o rows.json
 
-Each network is traced on the meta device at its full batch, planned for an H200 by its data sheet
-under keep, under auto without a budget and in half of keep's memory, and checked. A row has the
-planned peaks and the simulated seconds of a step; or, of a network that tvdnn refuses, the message.
+Each network is traced on the meta device at its full batch and planned for an H100 under keep,
+under auto without a budget, and under auto in half of the memory that torch.compile was measured to
+take there. Launches take as long as the package's own measurements on an H100 say, others as their
+kernels' rates there suggest. A row has the planned peaks and the simulated seconds of a step; or,
+of a network that tvdnn refuses, the message.
 Rows are written as they come, and rows of the same commit and versions stay. 6 minutes of a core.
 """
 

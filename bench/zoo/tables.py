@@ -52,9 +52,11 @@ has no budget, or half of torch.compile's memory. `-` means not measured."""
 PLANS: Final = PlainTable(
     "The zoo's networks, planned",
     "plans/zoo.json",
-    "Planned for an H200 by its data sheet: nothing was run. `auto` has no budget, or half of "
-    "`keep`'s peak. A network that tvdnn refuses has the reason beside its name. CPU seconds are "
-    "of one core: of tracing, and of planning in half of the memory.",
+    "Simulated for an H100: nothing was run. Launches take as long as they were measured to take "
+    "on one; a share is estimated by the rates of their kernels. `auto` has no budget, or half of "
+    "the memory that torch.compile takes there, where that was measured. A network that tvdnn "
+    "refuses has the reason beside its name. CPU seconds are of one core: of tracing, and of "
+    "planning in half of the memory.",
     (
         ("network", lambda row: ", ".join([named(row["net"]), *_refused(row)])),
         ("`keep`", lambda row: _nbytes(row.get("keep_peak_bytes"))),
@@ -63,6 +65,7 @@ PLANS: Final = PlainTable(
         ("`auto` ms", lambda row: _planned_ms(row, "auto")),
         ("in half ms", lambda row: _planned_ms(row, "half")),
         ("over `auto`", lambda row: _times(_planned_ratio(row))),
+        ("estimated", lambda row: _share(row.get("estimated_share"))),
         ("tracing s", lambda row: _seconds(row.get("trace_cpu_s"))),
         ("planning s", lambda row: _seconds(row.get("half_plan_cpu_s"))),
     ),
@@ -263,6 +266,10 @@ def _planned_ms(row: Row, how: str) -> str:
 
 def _planned_ratio(row: Row) -> float | None:
     return row["half_s"] / row["auto_s"] if "half_s" in row else None
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}"
 
 
 def _seconds(value: float | None) -> str:
