@@ -13,8 +13,8 @@ from torch import nn
 from bench.large_plans import KEEP, planned_graph
 from bench.planned_budgets import AUTO
 from bench.zoo.networks import ZooNetwork
-from bench.zoo.rows import compiled_nbytes
 from bench.zoo.rows import Row as ZooRow
+from bench.zoo.rows import compiled_nbytes
 from tvdnn.errors import BudgetError, TvdnnError
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Profile, Samples, form_choices
