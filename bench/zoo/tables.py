@@ -60,7 +60,6 @@ PLANS: Final = PlainTable(
     (
         ("network", lambda row: ", ".join([named(row["net"]), *_refused(row)])),
         ("`keep`", lambda row: _nbytes(row.get("keep_peak_bytes"))),
-        ("`keep` ms", lambda row: _planned_ms(row, "keep")),
         ("`auto`", lambda row: _nbytes(row.get("auto_peak_bytes"))),
         ("`auto` ms", lambda row: _planned_ms(row, "auto")),
         ("in half ms", lambda row: _planned_ms(row, "half")),
