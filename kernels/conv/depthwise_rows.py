@@ -30,9 +30,10 @@ from .depthwise_runs import (
 from .tiles import Pair
 
 THREADS: Final = 128  # threads of a program
-# Taps of a filter, by whether rows of outputs are narrow: of fewer depthwise.py is as fast. 3x3 is
-# 7 to 20% faster @7 and @14, and takes 1.65 times as long for 72 channels @56 (H200, 2026-11-28).
-LEAST_TAPS: Final = {True: 9, False: 10}
+# Taps of a filter: of fewer depthwise.py is as fast. Rows that are narrow take fewer: 3x3 is 7 to
+# 20% faster @7 and @14, and takes 1.65 times as long for 72 channels @56 (H200, 2026-11-28).
+LEAST_TAPS: Final = 10
+LEAST_TAPS_NARROW: Final = 9
 MOST_NARROW: Final = 14  # outputs of a row
 MOST_ROWS: Final = 11  # of a filter
 WIDTHS: Final = (64, 48, 32, 24, 16, 8)  # threads that have a pixel
@@ -132,8 +133,8 @@ def goes_by_rows(width: int, channels: int, size: Pair, stride: Pair, dilation: 
     `width` are the outputs of a row.
     """
     plain = stride == (1, 1) and dilation[0] == 1 and channels % 2 == 0
-    enough = size[0] * size[1] >= LEAST_TAPS[width <= MOST_NARROW]
-    return plain and enough and max(size) <= MOST_ROWS
+    least = LEAST_TAPS_NARROW if width <= MOST_NARROW else LEAST_TAPS
+    return plain and size[0] * size[1] >= least and max(size) <= MOST_ROWS
 
 
 def convolve_rows(

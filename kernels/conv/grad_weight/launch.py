@@ -34,6 +34,7 @@ from ..row_windows import geometry_of
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile, has_descriptors
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
+from .gluon_launch import last_band, launch_columns, launch_transposed
 from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_sample_taps_kernel, grad_weight_samples_kernel
 from .row_windows import grad_weight_windows_kernel
@@ -47,7 +48,6 @@ from .split_plan import (
     is_remaking,
     work_of,
 )
-from .transposed_launch import last_band, launch_columns, launch_transposed
 from .windows_plan import window_of, windows_box
 
 __all__ = [
