@@ -131,3 +131,10 @@ def test_kinds_of_refused_things_are_drawn_and_refused(kind: Kind) -> None:
         if outcome.kind == REFUSED:
             return
     raise AssertionError("none of 50 is refused")
+
+
+def test_a_network_that_autograd_refuses_is_drawn_to_its_end() -> None:
+    """A part of a split is changed in place, by layers that torch runs without gradients alone."""
+    net = load(drawn_from_seed(10009103).printed())
+    with pytest.raises(RuntimeError, match="is being modified inplace"):
+        net.make()(*(torch.randn(each.shape) for each in drawn_from_seed(10009103).inputs))
