@@ -116,7 +116,7 @@ def test_plans_stand_with_their_refusals(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     sizes = {f"{name}_peak_bytes": GIB for name in ("keep", "auto", "half")}
     seconds = {"keep_s": 0.02, "auto_s": 0.02, "half_s": 0.025}
-    planning = {"trace_cpu_s": 0.5, "half_plan_cpu_s": 4.0}
+    planning = {"estimated_share": 0.25, "trace_cpu_s": 0.5, "half_plan_cpu_s": 4.0}
     rows = [
         {"net": "vgg16", **sizes, **seconds, **planning},
         {"net": "resnet18", "refused": "x.0: softmax of | at x.py:3\n"},
@@ -124,6 +124,6 @@ def test_plans_stand_with_their_refusals(tmp_path: Path) -> None:
     document = {"environment": ABOUT, "rows": rows}
     (tmp_path / tables.PLANS.file).write_text(json.dumps(document))
     assert plain_rows.markdown(tmp_path, tables.PLANS).splitlines()[-2:] == [
-        "| vgg16(256) | 1.00 GiB | 20.0 | 1.00 GiB | 20.0 | 25.0 | 1.25x | 0.5 | 4.0 |",
+        "| vgg16(256) | 1.00 GiB | 1.00 GiB | 20.0 | 25.0 | 1.25x | 25% | 0.5 | 4.0 |",
         "| resnet18(256), x.0: softmax of / at x.py:3  | - | - | - | - | - | - | - | - |",
     ]
