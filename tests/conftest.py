@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 
 from bench import granularity
 from tests.support import interpreter, searching, tuning
-from tests.support.ordering import slow_first
+from tests.support.ordering import slow_first, some_cases
 from tvdnn.experiment import tuner
 from tvdnn.experiment.trials import Job
 
@@ -23,6 +23,12 @@ if not torch.cuda.is_available():
     interpreter.install()
 
 CACHED_NBYTES = 2 << 30  # freeing less takes longer than it is worth
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="run the first of every N cases of a test"
+    )
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -50,9 +56,13 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests go first; those marked `gpu` are skipped where there is none."""
-    items[:] = slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    chosen = some_cases(items, config.getoption("--every"))
+    if len(chosen) < len(items):
+        left = set(items).difference(chosen)
+        config.hook.pytest_deselected(items=list(left))
+    items[:] = slow_first(chosen, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     if torch.cuda.is_available():
         return
     for item in items:

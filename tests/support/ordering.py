@@ -1,5 +1,6 @@
-"""The order of tests: each worker of a test run begins with some of those that take long."""
+"""Which tests run, and in which order: each worker begins with some of those that take long."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,18 @@ SLOW: Final = (
     "graph/test_fusion.py",
     "planner/test_auto.py",
 )
+
+
+def some_cases(items: Sequence[pytest.Item], every: int) -> list[pytest.Item]:
+    """Of each test the first of every so many cases."""
+    seen: Counter[str] = Counter()
+    chosen: list[pytest.Item] = []
+    for item in items:
+        test, _, _ = item.nodeid.partition("[")
+        if seen[test] % every == 0:
+            chosen.append(item)
+        seen[test] += 1
+    return chosen
 
 
 def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:

@@ -1,4 +1,4 @@
-"""The order of tests: none is lost, and every worker begins with its share of the slow ones."""
+"""Which tests run, and in which order: workers begin with their shares of the slow ones."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ordering import SLOW, TESTS, slow_first
+from tests.support.ordering import SLOW, TESTS, slow_first, some_cases
 
 
 def named(*names: str) -> list[Any]:
@@ -27,3 +27,10 @@ def test_every_worker_begins_with_slow_tests(workers: int, fast: int) -> None:
 
 def test_files_of_slow_tests_exist() -> None:
     assert all(Path(TESTS, name).is_file() for name in SLOW)
+
+
+def test_some_cases_leave_no_test_out() -> None:
+    names = ["a.py::one[0]", "a.py::one[1]", "b.py::one[0]", "a.py::two", "a.py::one[2]"]
+    items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
+    assert some_cases(items, 1) == items
+    assert [item.nodeid for item in some_cases(items, 2)] == [*names[:1], *names[2:]]
