@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Final
 
 import torch
-from triton.runtime.cache import triton_key
+from triton.runtime import cache
 
 from ..errors import WorkerError
 from ..kernels.language.gluon import available as gluon_available
@@ -54,7 +54,6 @@ class CompileProcess:
         self._processes = processes
         self._thread = ThreadPoolExecutor(1)  # a worker ends with the thread that made it
         self._worker = self._thread.submit(partial(Worker, imports=(_KERNELS,)))
-        self._thread.submit(self._prepare)
 
     def compile(self, sources: Sequence[KernelSource]) -> Future[None]:
         """Compile sources that can be packed. Those that fail are not in the cache afterwards.
@@ -62,17 +61,8 @@ class CompileProcess:
         The future raises WorkerError where the process did not start or was ended.
         """
         longest_first = sorted(sources, key=_rank)
-        job = partial(compile_all, pack(longest_first), self._processes)
+        job = partial(compile_all, pack(longest_first), cache.triton_key(), self._processes)
         return self._thread.submit(lambda: self._worker.result().call(job))
-
-    def _prepare(self) -> None:
-        """Let the process hash Triton's files before it has copies, each of which would do so.
-
-        That takes 0.3 s. With 16 copies the 84 kernels of ResNet-50 then take 36.7 s of CPU time
-        instead of 41.8 (Triton 3.6, 2026-11-29).
-        """
-        with suppress(WorkerError):
-            self._worker.result().call(triton_key)
 
     def close(self) -> None:
         """End the process and its copies, also in the middle of a job."""
@@ -121,6 +111,12 @@ def _rank(source: KernelSource) -> tuple[int, int]:
     return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST), -len(function.src)
 
 
-def compile_all(packed: bytes, processes: int) -> None:
-    """Compile packed sources into Triton's cache, in copies of this process."""
+def compile_all(packed: bytes, triton_key: str, processes: int) -> None:
+    """Compile packed sources into Triton's cache, in copies of this process.
+
+    `triton_key` is Triton's hash of its own files. Each copy would make it again in 0.3 s: the 84
+    kernels of ResNet-50 took 41.8 s of CPU time in 16 copies, and take 36.7 (Triton 3.6,
+    2026-11-29).
+    """
+    cache.triton_key = lambda: triton_key
     run_in_forks([source.compile for source in unpack(packed)], processes)
