@@ -27,7 +27,7 @@ CACHED_NBYTES = 2 << 30  # freeing less takes longer than it is worth
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every", type=int, default=1, metavar="N", help="run the first of every N cases of a test"
+        "--every", type=int, default=1, metavar="N", help="run one of every N cases of a test"
     )
 
 

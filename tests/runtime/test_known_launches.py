@@ -1,6 +1,8 @@
 """Known launches: a file written from a profile spares its measurement, or says what it guesses."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.offline.compiler import ROOT, without_interpreter
 from tests.support.networks import NetworkMaker
 from tvdnn.errors import InputError
 from tvdnn.graph import DTYPE_NBYTES, Buffer, Graph, Kind, is_packed
@@ -38,6 +41,21 @@ from tvdnn.runtime.profile_cache import ProfileCache
 from tvdnn.runtime.profiler import profile, signature
 from tvdnn.units import KIB, MIB
 
+SHIPPED = """  # with the plans of a GPU, which differ from those of the interpreter
+import torch
+from bench.large_plans import planned_graph
+from tvdnn import models
+from tvdnn.runtime.known_launches import SAME_CHIP, known_launches
+from tvdnn.runtime.profiler import signature
+
+known = known_launches(SAME_CHIP["H100"])
+with torch.device("meta"):
+    net, x = models.by_name("vgg16"), torch.empty(256, *models.image_shape("vgg16"))
+step = planned_graph(net, x, "auto", dtype="bf16")
+unknown = {each.name for each in step.passes if known.find(signature(step, each)) is None}
+assert not any("grad_weight" in name for name in unknown), unknown
+assert len(unknown) < 0.1 * len(step.passes), unknown
+"""
 CPU = torch.device("cpu")
 LINK = Link(1e9, 2e9, 1e9, 2e9, 1e-5)
 SLOWER = 3.0  # measured seconds over those of the roofline
@@ -52,6 +70,15 @@ def graph() -> Graph:
     maker.flatten()
     maker.linear(4)
     return expand(maker.build(), Settings("fp32", 16 * KIB, optimizer=SGD()))
+
+
+def test_what_ships_knows_a_networks_launches() -> None:
+    """Their signatures are those of the file: else their seconds would be estimates."""
+    command = [sys.executable, "-c", SHIPPED]
+    done = subprocess.run(
+        command, cwd=ROOT, env=without_interpreter(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

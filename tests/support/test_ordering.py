@@ -29,8 +29,13 @@ def test_files_of_slow_tests_exist() -> None:
     assert all(Path(TESTS, name).is_file() for name in SLOW)
 
 
-def test_some_cases_leave_no_test_out() -> None:
-    names = ["a.py::one[0]", "a.py::one[1]", "b.py::one[0]", "a.py::two", "a.py::one[2]"]
+def test_some_cases_leave_no_test_out_and_no_value() -> None:
+    cases = [f"a.py::one[{a}-{b}-{c}]" for a in range(4) for b in range(2) for c in range(2)]
+    names = [*cases, "a.py::two", "b.py::one[0]"]
     items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
     assert some_cases(items, 1) == items
-    assert [item.nodeid for item in some_cases(items, 2)] == [*names[:1], *names[2:]]
+    *found, two, other = [item.nodeid for item in some_cases(items, 4)]
+    assert [two, other] == ["a.py::two", "b.py::one[0]"]
+    assert len(found) == 4
+    values = zip(*(name[len("a.py::one[") : -1].split("-") for name in found), strict=True)
+    assert [set(each) for each in values] == [{*"0123"}, {*"01"}, {*"01"}]

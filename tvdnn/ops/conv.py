@@ -181,7 +181,8 @@ def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
     if not b.needs_param_grad(op.params[0]):
         return
     reads: tuple[Use, ...] = (Use(small), Use(large, halo=halo_of(b, op)))
-    batch = {"batch": _batch(b, small, reads)}
+    few = _batch(b, small, reads)
+    batch = {"batch": few} if few else {}  # signatures of large batches are those that ship
     plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
     source = source_in_backward(b, op.inputs[0]) if large == b.input_of(op) else None
     if source is None or not remakes(b, op, small, large, source):

@@ -77,7 +77,8 @@ def _run_grad_weight(a: Launch) -> None:
     """The sums over both maps. Their plan counts no rows beside a row tile of the larger map."""
     small, large, *_ = a.reads
     own = large.shape[1] - sum(a.beside)
-    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0, "batch": a.attrs["batch"]}
+    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
+    settings["batch"] = a.attrs.get("batch", 0)
     settings |= {"made_by": made_by_of(a, a.params)} if "maker" in a.attrs else {}
     a.kernels.conv2d_grad_weight(large, small, a.writes[0], **settings)
 
