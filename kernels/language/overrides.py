@@ -21,9 +21,8 @@ class TileRequest:
 
     kernel: str
     tile: Any  # the rule's tile, a dataclass
-    facts: Mapping[
-        str, Any
-    ]  # sizes and types that the rule depends on, never the number of samples
+    # Sizes and types that the rule depends on; of samples their number where they are few.
+    facts: Mapping[str, Any]
 
     @property
     def key(self) -> str:

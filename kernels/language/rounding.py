@@ -109,7 +109,7 @@ def rounded_alone(x) -> tl.tensor:
 
 @triton.jit
 def ended(acc) -> tl.tensor:
-    """Sums of products of bfloat16, once these have ended.
+    """Sums of products, once these have ended.
 
     Hopper's products of warpgroups may read their first operand from registers, after they were
     launched. Triton lets the next step of a loop write these before (triton-lang/triton#9433). It

@@ -15,7 +15,7 @@ NBYTES_RATE: Final = 4e12  # bytes a second of an H200
 FLOPS_RATE: Final = 7e14  # operations a second of an H200
 SAMPLES: Final = 256  # samples of the launch for which splits are chosen, unless they are few
 SUM_PASSES: Final = 3  # writes and reads of the running sums by the launches of a batch
-FEW_SUM_PASSES: Final = 2  # of few samples, which one launch sums
+FEW_SUM_PASSES: Final = 2  # of few samples, which one launch mostly sums
 SPLIT_S: Final = 1e-7  # seconds to add a split, without the time of its bytes
 
 

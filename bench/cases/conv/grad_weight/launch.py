@@ -125,7 +125,7 @@ FEW_MADE: Final = tuple(
 )
 SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
 STRIDED: Final = Layer(28, 128, 256, stride=2)
-# In TF32 of columns of channels and taps: pointwise and strided, of 256 output channels and of 128.
+# In TF32 of columns of channels and taps: pointwise and strided, of at least 160 output channels.
 COLUMNS: Final = (
     *(Layer(14, 256, 1024, 1), Layer(28, 128, 512, 1), Layer(28, 512, 1024, 1, 2)),
     *(SPREAD, STRIDED, Layer(56, 64, 256, stride=2)),
