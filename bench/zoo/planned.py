@@ -1,9 +1,7 @@
 """What a network's training step would take on an H100 by launches that were measured on one."""
 
-import json
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +11,7 @@ from torch import nn
 from bench.large_plans import KEEP, planned_graph
 from bench.planned_budgets import AUTO
 from bench.zoo.networks import ZooNetwork
-from bench.zoo.rows import Row as ZooRow
-from bench.zoo.rows import compiled_nbytes
+from bench.zoo.rows import TORCH, RowFile, compiled_nbytes, of_gpu
 from tvdnn.errors import BudgetError, TvdnnError
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Profile, Samples, form_choices
@@ -23,13 +20,13 @@ from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.planner.make import Problem
 from tvdnn.planner.timing.simulate import simulate
-from tvdnn.runtime.known_launches import known_launches
+from tvdnn.runtime.known_launches import SAME_CHIP, known_launches
 from tvdnn.runtime.launch_timer import SCRATCH_NBYTES
-from tvdnn.runtime.profiler import signature
-from tvdnn.runtime.recode_timer import estimated_recode, recoded_sizes, recodes_of
+from tvdnn.runtime.profiler import recode_signature, signature
+from tvdnn.runtime.recode_timer import estimated_recode, recodes_of
 
-GPU: Final = "NVIDIA H100 80GB HBM3"
-TORCHS_ROWS: Final = Path(__file__).parents[1] / "results" / "zoo" / "torch_h100.json"
+GPU: Final = SAME_CHIP["H100"]
+TORCHS_ROWS: Final = Path(__file__).parents[1] / "results" / "zoo" / f"{TORCH}_{of_gpu(GPU)}.json"
 HALF: Final = "half"  # auto in half of torch.compile's memory
 
 Row = dict[str, Any]
@@ -51,28 +48,22 @@ def _planned(network: ZooNetwork, net: nn.Module, dtype: str) -> Iterator[tuple[
     yield "trace_cpu_s", (time.process_time() - begun_s) / 2
     costs = known_costs(graph)
     yield "estimated_share", len(costs.estimated) / len(graph.passes)
-    problems = {KEEP: (KEEP, Problem(kept, known_costs(kept))), AUTO: (AUTO, Problem(graph, costs))}
-    peak = compiled_nbytes(torchs_rows(), network.net, dtype)
+    problem = Problem(graph, costs)
+    trials = [(KEEP, KEEP, Problem(kept, known_costs(kept))), (AUTO, AUTO, problem)]
+    peak = compiled_nbytes(RowFile(TORCHS_ROWS).rows, network.net, dtype)
     if peak is not None:
         yield f"{HALF}_budget_bytes", peak // 2
-        problems[HALF] = AUTO, problems[AUTO][1].within(peak // 2)
-    for name, (policy, problem) in problems.items():
+        trials.append((HALF, AUTO, problem.within(peak // 2)))
+    for name, policy, each in trials:
         begun_s = time.process_time()
         try:
-            schedule = problem.schedule(policy)  # checked
+            schedule = each.schedule(policy)  # checked
         except BudgetError as error:
             yield f"{name}_floor_bytes", error.floor_nbytes
             continue
         yield f"{name}_plan_cpu_s", time.process_time() - begun_s
         yield f"{name}_peak_bytes", schedule.peak_nbytes
-        yield f"{name}_s", simulate(schedule, problem.costs).step_s
-
-
-@cache
-def torchs_rows() -> list[ZooRow]:
-    """What torch took of the same networks on that GPU."""
-    rows: list[ZooRow] = json.loads(TORCHS_ROWS.read_text())["rows"]
-    return rows
+        yield f"{name}_s", simulate(schedule, each.costs).step_s
 
 
 def known_costs(graph: Graph) -> Profile:
@@ -89,8 +80,8 @@ def known_costs(graph: Graph) -> Profile:
             samples.setdefault(pass_.name, {})[frozenset(forms)] = found
     recodes = {}
     for each in recodes_of(graph):
-        key = repr(("recode", *each, recoded_sizes(each, SCRATCH_NBYTES)))
-        found = known.find(key) or estimated_recode(each, SCRATCH_NBYTES, known)
+        found = known.find(recode_signature(each, SCRATCH_NBYTES))
+        found = found or estimated_recode(each, SCRATCH_NBYTES, known)
         if found is not None:
             recodes[each] = found
     links = {**ASSUMED_LINKS, HOST: known.links[ENGINE]}

@@ -1,17 +1,16 @@
 """Which variants of kernels are assembled, and that those that are not are as those that are."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.offline.compiler import ROOT, Report, without_interpreter
+from bench.offline.compiler import Report
 from bench.offline.limits import faults
 from bench.offline.register_operands import products_in_flight
 from bench.offline.sass import early_reads
 from bench.offline.variants import Variant, covering, facts_of, merged, once_each, quickly_checked
+from tests.support.scripts import run_compiler
 
 BOTH_WAYS = """
 from triton import knobs
@@ -114,14 +113,7 @@ def test_equal_variants_are_one_that_needs_what_any_needs() -> None:
 
 
 def test_a_variant_takes_the_shared_memory_that_it_has_when_assembled() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH_WAYS],
-        cwd=ROOT,
-        env=without_interpreter(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_compiler(BOTH_WAYS)
 
 
 WAITS = """

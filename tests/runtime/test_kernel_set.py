@@ -1,9 +1,6 @@
 """Kernel sets: every launcher has a reference of its name and its arguments."""
 
 import inspect
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.lowered import lower
+from tests.support.scripts import run_compiler
 from tests.support.simulated import h200
 from tests.support.straight import convolutions, straight_plan
 from tvdnn.errors import InputError
@@ -43,13 +41,7 @@ assert kernels and all(each.kernel.metadata.enable_fp_fusion for each in kernels
 
 def test_multiply_adds_are_fused_whatever_tritons_default_is(tmp_path: Path) -> None:
     """Triton reads its default from the environment from 3.9 on."""
-    settings = {"TRITON_DEFAULT_FP_FUSION": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    settings["TRITON_INTERPRET"] = "0"
-    root, env = Path(__file__).parents[2], os.environ | settings
-    run = subprocess.run(
-        [sys.executable, "-c", COMPILED], cwd=root, env=env, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
+    run_compiler(COMPILED, TRITON_DEFAULT_FP_FUSION="0", TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_unknown_sets_are_refused() -> None:

@@ -1,8 +1,6 @@
 """Known launches: a file written from a profile spares its measurement, or says what it guesses."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench.offline.compiler import ROOT, without_interpreter
 from tests.support.networks import NetworkMaker
+from tests.support.scripts import run_compiler
 from tvdnn.errors import InputError
 from tvdnn.graph import DTYPE_NBYTES, Buffer, Graph, Kind, is_packed
 from tvdnn.ops import Settings, expand
@@ -41,7 +39,8 @@ from tvdnn.runtime.profile_cache import ProfileCache
 from tvdnn.runtime.profiler import profile, signature
 from tvdnn.units import KIB, MIB
 
-SHIPPED = """  # with the plans of a GPU, which differ from those of the interpreter
+# With the plans of a GPU, which differ from those of the interpreter.
+SHIPPED = """
 import torch
 from bench.large_plans import planned_graph
 from tvdnn import models
@@ -74,11 +73,7 @@ def graph() -> Graph:
 
 def test_what_ships_knows_a_networks_launches() -> None:
     """Their signatures are those of the file: else their seconds would be estimates."""
-    command = [sys.executable, "-c", SHIPPED]
-    done = subprocess.run(
-        command, cwd=ROOT, env=without_interpreter(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run_compiler(SHIPPED)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Kernels compile side by side: none runs before, and a failed one stays as it was."""
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +14,7 @@ import triton.language as tl
 from triton.runtime import _async_compile
 
 from tests.support.networks import NetworkMaker
+from tests.support.scripts import run_compiler
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Roofline
@@ -245,30 +243,17 @@ def test_launches_within_do_not_run_and_launches_behind_do(tmp_path: Path) -> No
 
 def test_other_processes_leave_every_kernel_in_the_cache(tmp_path: Path) -> None:
     """Kernels of Triton and of Gluon, with descriptors. One that fails fails here again."""
-    run_compiler(BY_PROCESSES, tmp_path)
+    run_compiler(BY_PROCESSES, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_a_process_that_starts_early_compiles_all_and_ends(tmp_path: Path) -> None:
     """It serves every `compiling` within. Few cores, a CPU or references start none."""
-    run_compiler(SOON, tmp_path)
+    run_compiler(SOON, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_threads_compile_where_processes_are_stopped(tmp_path: Path) -> None:
     """An interrupt leaves no process. Where a process was killed, threads compile its kernels."""
-    run_compiler(STOPPED, tmp_path)
-
-
-def run_compiler(script: str, cache: Path) -> None:
-    """Run a script in a process with Triton's compiler and an empty cache."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment | {"TRITON_CACHE_DIR": str(cache)},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_compiler(STOPPED, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_a_kernel_that_many_launch_is_compiled_once() -> None:

@@ -163,7 +163,7 @@ def _timed_pass(graph: Graph, scratch: Scratch, index: int, forms: Forms) -> _Ti
 def _timed_recode(scratch: Scratch, recode: RecodeKind) -> _Timed:
     sizes = recoded_sizes(recode, scratch.limit)
     return _Timed(
-        repr(("recode", *recode, sizes)),
+        recode_signature(recode, scratch.limit),
         lambda: sizes,
         lambda nbytes: scratch.seconds(recode_calls(scratch, recode, nbytes)),
     )
@@ -209,3 +209,8 @@ def signature(graph: Graph, pass_: Pass, forms: Forms = ()) -> str:
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
     kind = (op.kind, pass_.role, graph.dtype, attrs)
     return repr((*kind, uses, params, min(pass_.domain, pass_.unit)))
+
+
+def recode_signature(recode: RecodeKind, limit: int) -> str:
+    """The key of the cost of a recode that is measured on at most `limit` bytes."""
+    return repr(("recode", *recode, recoded_sizes(recode, limit)))

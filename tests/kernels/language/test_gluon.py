@@ -1,7 +1,5 @@
 """Gluon's forms by version, the devices that run its kernels, and its refusal elsewhere."""
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from triton.runtime.errors import TritonError
 
-from bench.offline.compiler import without_interpreter
+from tests.support.scripts import run_compiler
 from tvdnn.kernels.language import gluon
 
 ROOT = Path(__file__).parents[3]
@@ -51,15 +49,7 @@ def choices() -> list[str]:
     With this version of Triton and with one that is not tested: two processes, of one that has
     imported torch.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", CHOICES, UNTESTED],
-        cwd=ROOT,
-        env=without_interpreter(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_compiler(CHOICES, UNTESTED).splitlines()
 
 
 @pytest.fixture
