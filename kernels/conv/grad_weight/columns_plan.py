@@ -46,12 +46,12 @@ def columns_programs(layer: GradWeightShape) -> int:
 def columns_unit(layer: GradWeightShape, least: int, most: int) -> tuple[int, int]:
     """Samples and steps of a unit, of at least `least` steps where up to `most` samples have them.
 
-    Several units have whole steps each. A batch of few samples is one unit.
+    Several units have whole steps each. A batch of fewer samples is one unit.
     """
     pixels = max(1, layer.out_pixels)
     whole = STEP_PIXELS // gcd(pixels, STEP_PIXELS)
     unit = whole
     while unit < most and unit * pixels < least * STEP_PIXELS:
         unit *= 2
-    unit = layer.few or unit
+    unit = min(unit, layer.few or unit)
     return unit, cdiv(unit * pixels, STEP_PIXELS)

@@ -1,20 +1,24 @@
 """Weight gradients in TF32 by columns of channels and taps, and their plans."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.kernels.conv.conv_layers import Shape
+from tests.kernels.conv.conv_layers import PARTIAL_TOLERANCE, Shape, make
 from tests.kernels.conv.test_grad_weight import (
     assert_sums_by_warpgroups,
     plan_on_h200,
     planned,
 )
+from tests.kernels.conv.test_grad_weight_few_samples import plan_of, sums_of
+from tests.kernels.numerics import rms_error
 from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
 from tvdnn.kernels.conv.grad_weight.columns_plan import columns_unit
 from tvdnn.kernels.conv.grad_weight.shape import GradWeightShape
 from tvdnn.kernels.conv.grad_weight.split_plan import filter_of_sums
+from tvdnn.kernels.language.rounding import stored_reference
 
 COLUMNS = {
     "pointwise": Shape((70, 14, 14), (256, 512), (1, 1), padding=(0, 0), precision="tf32"),
@@ -30,6 +34,13 @@ COLUMNS = {
     "a column of seven taps": Shape(
         (66, 9, 11), (64, 192), (7, 1), padding=(3, 0), precision="tf32"
     ),
+}
+
+FEW = {
+    "one unit": Shape((5, 7, 7), (132, 172), (1, 1), padding=(0, 0), precision="tf32"),
+    "units of one sample": Shape((5, 8, 8), (128, 200), (1, 1), padding=(0, 0), precision="tf32"),
+    "units and a rest": Shape((33, 6, 6), (128, 168), (1, 1), padding=(0, 0), precision="tf32"),
+    "strided": Shape((9, 9, 8), (36, 168), stride=(2, 2), precision="tf32"),
 }
 
 
@@ -48,6 +59,22 @@ def test_transposed_columns(
     """What `test_transposed_maps` says, of pointwise and strided convolutions."""
     planned(monkeypatch, columns=True, UNIT_STEPS=1)
     assert_sums_by_warpgroups(COLUMNS[name], generator)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FEW)
+def test_columns_of_few_samples(
+    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch below a unit is one unit, with a last step that may be part of one."""
+    planned(monkeypatch, columns=True, UNIT_STEPS=1)
+    layer = make(FEW[name], torch.float32, generator)
+    x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
+    layer = replace(layer, x=x, dy=dy)
+    assert plan_of(layer, len(x)).kernel == "columns"
+    found = sums_of(layer)
+    assert rms_error(found.sum(0), sums_of(layer, exact=True).sum(0)) < PARTIAL_TOLERANCE
+    assert torch.equal(sums_of(layer, cut=True), found)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +105,5 @@ def test_units_of_columns_have_whole_steps(side: int) -> None:
         assert unit <= 64
         assert steps >= least or unit > 32
     few = GradWeightShape(*maps, 5)
-    assert columns_unit(few, 1, 64) == (5, -(-5 * side**2 // 32))
+    unit, _ = columns_unit(GradWeightShape(*maps), 1, 64)
+    assert columns_unit(few, 1, 64) == (min(unit, 5), -(-min(unit, 5) * side**2 // 32))
