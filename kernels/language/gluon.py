@@ -6,6 +6,7 @@ can still be imported, and `available` is false.
 """
 
 import functools
+import os
 import re
 import warnings
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ FORMS: Final[dict[tuple[int, int], OperationNames]] = {
     (3, 8): OperationNames("async_load", "async_store", "_reinterpret", True),
     (3, 9): OperationNames("async_load", "async_store", "reinterpret", False),
 }
+# Releases by which all kernels were compiled and run. Others compile a small kernel first, which
+# takes 0.6 s before the first step (H200, 2026-11-29).
+RELEASES: Final = ("3.6.0", "3.9.0")
+ASSEMBLER: Final = "TRITON_PTXAS_PATH"  # the variable that gives Triton another assembler
 HOPPER: Final = (9, 0)
 _TRYING: Final = Lock()
 COST: Final = (
@@ -139,9 +144,10 @@ def _dotted(numbers: tuple[int, int]) -> str:
 def _refusal() -> str | None:
     """The error of compiling a kernel with every operation used, or None if Gluon compiles it.
 
-    Without a driver nothing is compiled, and the version alone decides.
+    Nothing is compiled without a driver, or by a release that is known and its own assembler.
     """
-    if not has_driver():
+    known = triton.__version__ in RELEASES and ASSEMBLER not in os.environ
+    if known or not has_driver():
         return None
     bytes_of = torch.empty(64, 64, dtype=torch.bfloat16, device="meta")
     box = swizzled(bytes_of, [64, 64])

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from triton.runtime import _async_compile
 
 from tests.support.networks import NetworkMaker
@@ -25,7 +23,6 @@ from tvdnn.runtime.precompile import compile_launches, compiling
 from tvdnn.units import KIB
 
 CPU = torch.device("cpu")
-OFFSET = tl.constexpr(16)
 ON_ITS_OWN = """
 import torch
 from triton import knobs
@@ -56,7 +53,7 @@ from triton import knobs
 from triton.runtime import driver
 from triton.compiler.errors import CompilationError
 from bench.offline.compiler import OfflineDriver
-from tests.runtime.test_precompile import fails, nothing
+from tests.support.jit_kernels import fails, nothing
 from tvdnn.runtime.precompile import compiling
 
 driver.set_active(OfflineDriver(90))
@@ -83,12 +80,13 @@ import torch
 from triton import knobs
 from triton.runtime import _async_compile, cache, driver
 from bench.offline.compiler import OfflineDriver
-from tests.runtime.test_precompile import calls, calls_too, fails, stores
+from tests.support.jit_kernels import calls, calls_too, fails, stores
 from tvdnn.kernels.language import gluon
-from tvdnn.runtime import precompile
+from tvdnn.runtime import kernel_sources, precompile
 from tvdnn.runtime.precompile import compiling
 from tvdnn.workers.process import _running
 
+kernel_sources._PACKAGES += ("tests.support.",)
 cache.triton_key = lambda: "known here alone"
 driver.set_active(OfflineDriver(90))
 hits = {}
@@ -131,8 +129,8 @@ import torch
 from triton import knobs
 from triton.runtime import driver
 from bench.offline.compiler import OfflineDriver
-from tests.runtime.test_precompile import stores
-from tvdnn.runtime import compile_process, precompile
+from tests.support.jit_kernels import stores
+from tvdnn.runtime import compile_process, kernel_sources, precompile
 from tvdnn.runtime.compile_process import compiling_soon, early_process
 from tvdnn.runtime.kernel_set import jit_functions
 from tvdnn.runtime.precompile import compiling
@@ -148,6 +146,7 @@ assert started("cuda", None, MANY) and started("cuda", "triton", MANY)
 assert not started("cuda", "torch", MANY) and not started("cpu", "triton", MANY)
 assert not started("cuda", None, MANY - 1)
 
+kernel_sources._PACKAGES += ("tests.support.",)
 compile_process.usable_cores = lambda: MANY
 driver.set_active(OfflineDriver(90))
 hits = []
@@ -170,11 +169,12 @@ import torch
 from triton import knobs
 from triton.runtime import _async_compile, driver
 from bench.offline.compiler import OfflineDriver
-from tests.runtime.test_precompile import stores
-from tvdnn.runtime import precompile
+from tests.support.jit_kernels import stores
+from tvdnn.runtime import kernel_sources, precompile
 from tvdnn.runtime.precompile import compiling
 from tvdnn.workers.process import _running
 
+kernel_sources._PACKAGES += ("tests.support.",)
 driver.set_active(OfflineDriver(90))
 compiled = []
 knobs.compilation.listener = lambda *, src, **_: compiled.append(src.name)
@@ -201,44 +201,12 @@ assert compiled == ["stores"] * precompile.FEW, compiled
 """
 
 
-@triton.jit
-def fails(x_ptr) -> None:  # noqa: ANN001
-    tl.static_assert(False)
-
-
-@triton.jit
-def nothing(x_ptr) -> None:  # noqa: ANN001
-    pass
-
-
-@triton.jit
-def place(x_ptr):  # noqa: ANN001, ANN201
-    return x_ptr + OFFSET
-
-
-@triton.jit
-def calls(x_ptr) -> None:  # noqa: ANN001
-    tl.store(place(x_ptr), 1)
-
-
-@triton.jit
-def calls_too(x_ptr) -> None:  # noqa: ANN001
-    """Longer than `calls`, so that another process takes it first."""
-    tl.store(place(x_ptr), 2)
-    tl.store(x_ptr, 2)
-
-
-@triton.jit
-def stores(x_ptr, value, SHIFT: tl.constexpr) -> None:  # noqa: ANN001, N803
-    tl.store(x_ptr + SHIFT, value)
-
-
 def test_launches_within_do_not_run_and_launches_behind_do(tmp_path: Path) -> None:
     """With Triton's compiler, for a GPU that is not there, apart from the interpreter.
 
     Behind, kernels are ready, or those that failed or were interrupted are compiled anew.
     """
-    run_compiler(ON_ITS_OWN + LAUNCHED_AGAIN, tmp_path)
+    run_compiler(ON_ITS_OWN + LAUNCHED_AGAIN, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_other_processes_leave_every_kernel_in_the_cache(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Triton's front end holds the interpreter's lock. Threads of one process compile 
 for most of the time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,9 +21,8 @@ from ..workers.cores import usable_cores
 from ..workers.forks import run_in_forks
 from ..workers.process import Worker
 from .kernel_sources import KernelSource, pack, unpack
+from .torch_names import import_kernels
 
-# Importing it imports torch, Triton and all kernels, and settles how kernels are compiled.
-_KERNELS: Final = "tvdnn.runtime.kernel_set"
 # Each takes up to 150 MB beside what it shares with the others (ResNet-50, Triton 3.9, 2026-11-27).
 MOST_PROCESSES: Final = 32
 # Cores from which on a process is started before a kernel is missing: one is then spare.
@@ -47,13 +46,14 @@ _EARLY: ContextVar["CompileProcess | None"] = ContextVar("early", default=None)
 class CompileProcess:
     """A worker process that compiles kernels in copies of itself, at most `processes` at a time.
 
-    It imports the kernels once, from its start on. The copies share what it imported.
+    It imports the kernels once, from its start on and without torch. The copies share them.
     """
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._thread = ThreadPoolExecutor(1)  # a worker ends with the thread that made it
-        self._worker = self._thread.submit(partial(Worker, imports=(_KERNELS,)))
+        self._worker = self._thread.submit(Worker)
+        self._imported = self._thread.submit(lambda: self._worker.result().call(import_kernels))
 
     def compile(self, sources: Sequence[KernelSource]) -> Future[None]:
         """Compile sources that can be packed. Those that fail are not in the cache afterwards.
@@ -62,7 +62,15 @@ class CompileProcess:
         """
         longest_first = sorted(sources, key=_rank)
         job = partial(compile_all, pack(longest_first), cache.triton_key(), self._processes)
-        return self._thread.submit(lambda: self._worker.result().call(job))
+        return self._thread.submit(self._run, job)
+
+    def _run(self, job: Callable[[], None]) -> None:
+        """Run a job behind the imports."""
+        try:
+            self._imported.result()
+        except Exception as error:
+            raise WorkerError(f"a process that compiles has no kernels: {error!r}") from error
+        self._worker.result().call(job)
 
     def close(self) -> None:
         """End the process and its copies, also in the middle of a job."""
@@ -79,9 +87,9 @@ class CompileProcess:
 def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
     """Within it, on enough cores, a process that compiles starts before kernels are missing.
 
-    It imports torch, Triton and all kernels while the caller traces and plans: 2.3 s of CPU time,
-    in vain where none is missing. A thread makes Triton's driver and tries Gluon meanwhile, in 1 s
-    (H100, 2026-11-28). `kernels` are the engine's, None for those of the device.
+    It imports Triton and all kernels while the caller traces and plans: 0.5 s of CPU time, in vain
+    where none is missing. A thread makes Triton's driver meanwhile, in 0.5 s (H200,
+    2026-11-29), and may try Gluon. `kernels` are the engine's, None for those of the device.
     """
     cores = usable_cores()
     if device.type != "cuda" or kernels == "torch" or cores < MANY_CORES:

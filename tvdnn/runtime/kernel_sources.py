@@ -21,6 +21,8 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITCallable
 
 _PARTS: Final = ("src", "target", "options")
+# What another process imports, and nothing else: modules of others may ask torch, which it lacks.
+_PACKAGES: Final = ("triton.", "tvdnn.kernels.")
 _LONGEST_NAME: Final = 150  # characters of a kernel's name in the names of its files
 
 
@@ -70,7 +72,7 @@ def pack(sources: Iterable[KernelSource]) -> bytes:
 
 
 def can_pack(source: KernelSource) -> bool:
-    """Whether another process can import the kernel and all functions among its constants."""
+    """Whether another process imports the kernel and all functions among its constants."""
     try:
         pack([source])
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -96,8 +98,8 @@ class _Packer(pickle.Pickler):
         if not isinstance(obj, JITCallable):
             return None
         module, name = obj.fn.__module__, obj.fn.__qualname__
-        if module == "__main__" or _named(module, name) is not obj:
-            raise pickle.PicklingError(f"{module}.{name} cannot be imported by another process")
+        if not module.startswith(_PACKAGES) or _named(module, name) is not obj:
+            raise pickle.PicklingError(f"{module}.{name} is not imported by another process")
         return module, name, obj.hash
 
 

@@ -1,14 +1,12 @@
-"""A worker process: `python -m tvdnn.workers PARENT NICENESS MODULE...` runs its parent's jobs.
+"""A worker process: `python -m tvdnn.workers PARENT NICENESS` runs its parent's jobs.
 
-It first imports the modules. A job is a pickled function without arguments, read from standard
-input; its answer is written to what was standard output. The worker ends as soon as its parent
-does.
+A job is a pickled function without arguments, read from standard input; its answer is written to
+what was standard output. The worker ends as soon as its parent does.
 """
 
 import os
 import pickle
 import sys
-from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
 from traceback import format_exception
@@ -20,14 +18,12 @@ from .parent import end_with
 
 
 def main() -> None:
-    parent, niceness, *modules = sys.argv[1:]
+    parent, niceness = sys.argv[1:]
     end_with(int(parent))
     os.nice(int(niceness))
     requests, answers = sys.stdin.buffer, _own_output()
     jobs = SimpleQueue[bytes]()
     Thread(target=_read, args=(requests, jobs), daemon=True).start()
-    for module in modules:
-        import_module(module)
     while True:
         send(answers, _answer(jobs.get()))
 

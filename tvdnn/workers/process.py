@@ -5,7 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -42,15 +42,14 @@ class Worker:
     waits for its results.
     """
 
-    def __init__(self, niceness: int = 0, imports: Sequence[str] = ()) -> None:
-        """Start the process, which imports the modules `imports` before its first job.
+    def __init__(self, niceness: int = 0) -> None:
+        """Start the process.
 
         Raises WorkerError where there is no Python to start.
         """
         if not sys.executable:
             raise WorkerError("this Python does not know its own program (sys.executable is empty)")
-        settings = str(os.getpid()), str(niceness), *imports
-        command = [sys.executable, "-m", "tvdnn.workers", *settings]
+        command = [sys.executable, "-m", "tvdnn.workers", str(os.getpid()), str(niceness)]
         self._errors = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         try:
             self._process = subprocess.Popen(

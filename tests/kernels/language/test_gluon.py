@@ -22,6 +22,7 @@ from triton.runtime import driver
 def tell():
     from bench.offline.compiler import OfflineDriver
     from tvdnn.kernels.language import gluon
+    gluon.RELEASES = ()  # the small kernel is compiled
     chosen = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -57,6 +58,7 @@ def on_hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """A device of compute capability 9.0, on which nothing has been tried."""
     monkeypatch.setattr(gluon, "capability", lambda: (9, 0))
     monkeypatch.setattr(gluon, "has_driver", lambda: True)
+    monkeypatch.setattr(gluon, "RELEASES", ())
     gluon._usable.cache_clear()
     yield monkeypatch
     gluon._usable.cache_clear()
@@ -91,3 +93,19 @@ def test_a_refusal_is_a_warning_with_its_cause(on_hopper: pytest.MonkeyPatch) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not gluon.available()
+
+
+def test_known_releases_try_no_kernel_but_with_another_assembler(
+    on_hopper: pytest.MonkeyPatch,
+) -> None:
+    tried = list[int]()
+    on_hopper.setattr(
+        gluon, "_trial_kernel", SimpleNamespace(warmup=lambda *_, **__: tried.append(1))
+    )
+    on_hopper.setattr(gluon, "RELEASES", (gluon.triton.__version__,))
+    assert gluon.available()
+    assert not tried
+    gluon._usable.cache_clear()
+    on_hopper.setenv(gluon.ASSEMBLER, "/usr/bin/ptxas")
+    assert gluon.available()
+    assert tried
