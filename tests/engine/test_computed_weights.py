@@ -95,6 +95,42 @@ def test_autocast_computes_weights_in_float32() -> None:
     assert all((weight != weight.bfloat16().float()).any() for weight in computed.values())
 
 
+class Doubled(torch.autograd.Function):
+    """A function whose backward takes a gradient that is missing for zeros."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(_: Any, grad: Tensor) -> Tensor:
+        return 2 * grad
+
+
+class Detached(nn.Module):
+    """The weight that `Doubled` computes has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.own = nn.Conv2d(4, 4, 3), nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return x + (x * Doubled.apply(self.own)).detach()
+
+
+def test_a_parameter_without_a_gradient_has_none() -> None:
+    net, x = seeded(Detached), batch_of()[0]
+    expected = net(x)
+    model = virtualize(net, x, policy="keep", dtype="fp32")
+    found = model(x)
+    torch.testing.assert_close(found, expected)
+    assert model.schedule.graph.network.formulas
+    found.sum().backward()
+    assert net.own.grad is None
+    assert net.conv.weight.grad is not None
+
+
 def trained_by_torch(net: nn.Module, batches: list[Batch], optimizer: Any) -> list[Tensor]:
     """The losses and parameters of a twin in float64."""
     net = net.double()

@@ -4,7 +4,7 @@ A network's forward computes them of parameters and buffers alone. Standardized 
 example. Passes read them at fixed addresses, as they read parameters.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -40,12 +40,18 @@ class ComputedParameters:
         """The computed parameters of a network, by name."""
         return {name: self._tensor(network.params[name]) for name in network.formulas}
 
-    def values(self, network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The results of the network's formulas; passes read copies of them."""
+    def values(
+        self, network: Network, tensors: Mapping[str, Tensor], trained: Container[str]
+    ) -> dict[str, Tensor]:
+        """The results of the network's formulas; passes read copies of them.
+
+        Those that are not `trained` are detached: a function of autograd's would take the gradient
+        that none of them has for zeros, and its parameters for trained ones.
+        """
         values = {}
         for name, formula in network.formulas.items():
             value = formula(tensors, self._device)
-            values[name] = value if formula.reaches else value.detach()
+            values[name] = value if formula.reaches and name in trained else value.detach()
             self._tensor(network.params[name]).copy_(value.detach())
         return values
 

@@ -123,12 +123,13 @@ class Virtualized(nn.Module):
             check_saving()
         key = self._steps.key(inputs, graded=graded)
         runner = self._steps.runner(key, begins=True)
-        core, network = self._steps.core_now(), runner.schedule.graph.network
+        core, graph = self._steps.core_now(), runner.schedule.graph
+        network = graph.network
         check_inputs(network, inputs, key.input_grads)
         computed: dict[str, Tensor] = {}
         if network.formulas:
             with core.on_device(), torch.set_grad_enabled(graded):
-                computed = core.computed.values(network, core.module.tensors)
+                computed = core.computed.values(network, core.module.tensors, graph.param_grads)
         given = {**core.module.params, **computed}.items()
         trained = {name: each for name, each in given if graded and each.requires_grad}
         call = AutogradCall(self._steps, runner, key, len(inputs), tuple(trained))
