@@ -239,13 +239,14 @@ def test_no_value_of_a_normalization_changes_sides() -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_measuring_takes_no_byte_and_changes_no_bit() -> None:
     given = [(x.cuda(), y.cuda()) for x, y in batches(3)]
-    seldom = trainer_of(normalized, WIDE, device="cuda", lossy_check_every=1000)
+    how = {"device": "cuda", "budget": budget_of(normalized, share=0.3)}
+    seldom = trainer_of(normalized, WIDE, **how, lossy_check_every=1000)
     losses = [seldom.step(x, y) for x, y in given]
-    often = trainer_of(normalized, WIDE, device="cuda", lossy_check_every=1)
+    often = trainer_of(normalized, WIDE, **how, lossy_check_every=1)
     assert often.plan.rounded
     for each, loss in zip(given, losses, strict=True):
         assert torch.equal(often.step(*each), loss)
-    assert often.peak_nbytes() <= budget_of(normalized)
+    assert often.peak_nbytes() <= how["budget"]
     assert same_state(often, seldom)
     assert often.rounding is not None
     assert often.rounding.measured == 3

@@ -88,8 +88,9 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
     """Within it, on enough cores, a process that compiles starts before kernels are missing.
 
     It imports Triton and all kernels while the caller traces and plans: 0.5 s of CPU time, in vain
-    where none is missing. A thread makes what launches need besides. `kernels` are the engine's,
-    None for those of the device.
+    where none is missing. A thread makes Triton's driver meanwhile, in 0.5 s, while this one hashes
+    Triton's files for the first launch, in 0.4 s; two threads at once take longer (H200,
+    2026-11-29). `kernels` are the engine's, None for those of the device.
     """
     cores = usable_cores()
     if device.type != "cuda" or kernels == "torch" or cores < MANY_CORES:
@@ -97,23 +98,15 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
         return
     process = CompileProcess(min(MOST_PROCESSES, cores))
     token = _EARLY.set(process)
-    prepared = Thread(target=_prepare, daemon=True)
-    prepared.start()
+    driver = Thread(target=gluon_available, daemon=True)  # asks the driver what the GPU is
+    driver.start()
     try:
+        cache.triton_key()
         yield
     finally:
         _EARLY.reset(token)
         process.close()
-        prepared.join()
-
-
-def _prepare() -> None:
-    """Make Triton's driver, in 0.5 s, and its hash of its files, in 0.3 s (H200, 2026-11-29).
-
-    A release that is not known compiles Gluon's small kernel.
-    """
-    gluon_available()
-    cache.triton_key()
+        driver.join()
 
 
 def early_process() -> CompileProcess | None:

@@ -64,16 +64,25 @@ def _sums_at(
     """Pointers to the sums of outputs' channels and elements, and which products are sums.
 
     An element of a window is no tap of those of the outputs that lie too far from it. Channels
-    behind the own ones have no sums.
+    behind the own ones have no sums. Products are divided into none of their places: these add up
+    from an axis each, since outputs lie whole pixels apart.
     """
-    uk, e = (uk[None, :], e[:, None]) if SWAP else (uk[:, None], e[None, :])
-    tap = e % E_ROW - LEAD - uk // OUT_C * (STRIDE_W * C)
-    mask = (uk < OUTPUTS * OUT_C) & (e < R * E_ROW) & (tap >= 0) & (tap < S * C)
-    if OWN_C != C or OWN_OUT_C != OUT_C:
-        mask &= (tap % C < OWN_C) & (uk % OUT_C < OWN_OUT_C)
-        uk = uk // OUT_C * OWN_OUT_C + uk % OUT_C
-        tap = tap // C * OWN_C + tap % C
-    return partials_ptr + ((uk * R + e // E_ROW) * (S * OWN_C) + tap), mask
+    output, k = uk // OUT_C, uk % OUT_C
+    row = e // E_ROW
+    place = e - row * E_ROW - LEAD  # of an output's own element if it is behind `shift`
+    column = place // C
+    shift, shifted = output * (STRIDE_W * C), output * (STRIDE_W * OWN_C)
+    of_k = (output * OWN_OUT_C + k) * (R * S * OWN_C) - shifted
+    of_e = row * (S * OWN_C) + place - column * (C - OWN_C)
+    has_k = (uk < OUTPUTS * OUT_C) & (k < OWN_OUT_C)
+    has_e = (e < R * E_ROW) & (place - column * C < OWN_C)
+    if SWAP:
+        tap, offs = place[:, None] - shift[None, :], of_e[:, None] + of_k[None, :]
+        mask = has_e[:, None] & has_k[None, :]
+    else:
+        tap, offs = place[None, :] - shift[:, None], of_e[None, :] + of_k[:, None]
+        mask = has_e[None, :] & has_k[:, None]
+    return partials_ptr + offs, mask & (tap >= 0) & (tap < S * C)
 
 
 @triton.jit(do_not_specialize=SIZES)
