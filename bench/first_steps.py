@@ -1,6 +1,6 @@
 """Seconds to the end of the first step with empty caches, by part, a process to a network.
 
-    python -m bench.first_steps -o bench/results/first_steps.json vgg16 resnet50 hrnet_w18
+    python -m bench.first_steps -o bench/results/first_steps/h200.json vgg16 hrnet_w18
     python -m bench.first_steps -o FILE --dtype tf32 --way virtualize --budget 4GiB resnet50:256
     python -m bench.first_steps -o FILE --cores 2 resnet50:256
 

@@ -78,6 +78,7 @@ def results_page(results: Sequence[Result]) -> str:
     shown = zoo.markdown(ZOO)
     parts += ["## The zoo beside torch", shown] if shown else []
     parts += ["## Running", plain_rows.markdown(RESULTS, plain_rows.REPLANS)]
+    parts += [plain_rows.markdown(RESULTS, zoo.FIRST_STEPS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.COPIES)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.TIERS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.ENCODE_TO_HOST)]

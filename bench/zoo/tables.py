@@ -70,6 +70,23 @@ PLANS: Final = PlainTable(
     ),
 )
 
+FIRST_STEPS: Final = PlainTable(
+    "First steps with empty caches",
+    "first_steps/h200.json",
+    "Seconds from `Trainer` to the end of its first step in bf16, without a budget, on 16 cores; "
+    "`other` has the launches that are listed for compilation. Processes differ, as ResNet-50's "
+    "three do.",
+    (
+        ("network", lambda row: named(row["net"])),
+        ("all", lambda row: f"{row['seconds']:.1f}"),
+        ("tracing", lambda row: _part(row, "tracing")),
+        ("planning", lambda row: _part(row, "planning")),
+        ("compiling", lambda row: _part(row, "compiling")),
+        ("capturing", lambda row: _part(row, "capturing")),
+        ("other", lambda row: _part(row, "other")),
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -166,6 +183,10 @@ def _steps(of: Measured) -> str:
 
 def _own(of: Measured, net: str) -> tuple[Row | None, Row | None]:
     return of.tvdnn(net, AUTO), of.tvdnn(net, HALF)
+
+
+def _part(row: Row, name: str) -> str:
+    return f"{row['parts'][name]:.2f}"
 
 
 def _first_steps(of: Measured) -> str:

@@ -24,7 +24,7 @@ from ..planner.ir.settings import ENGINE
 FOLDER: Final = hardware.FOLDER / "launches"
 # GPUs by their sheets whose launches are estimated by those of another with the same chip, which
 # reach about the same shares of their rooflines.
-SAME_CHIP: Final = {"H100": "NVIDIA H100 80GB HBM3", "H200": "NVIDIA H100 80GB HBM3"}
+SAME_CHIP: Final = {"H100": "NVIDIA H100 80GB HBM3", "H200": "NVIDIA H200"}
 _DIGITS: Final = 16  # of the hash of a launch's signature
 
 

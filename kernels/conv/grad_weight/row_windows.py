@@ -64,8 +64,8 @@ def _sums_at(
     """Pointers to the sums of outputs' channels and elements, and which products are sums.
 
     An element of a window is no tap of those of the outputs that lie too far from it. Channels
-    behind the own ones have no sums. Products are divided into none of their places: these add up
-    from an axis each, since outputs lie whole pixels apart.
+    behind the own ones have no sums. Outputs lie whole pixels apart, so that a place is a part of
+    each axis added to one of the other: divisions by channels for each product compile long.
     """
     output, k = uk // OUT_C, uk % OUT_C
     row = e // E_ROW
