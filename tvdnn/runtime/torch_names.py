@@ -54,11 +54,11 @@ class _Finder(MetaPathFinder, Loader):
 def import_kernels() -> None:
     """Import all kernels, with names in place of torch from here on.
 
-    Raises RuntimeError in a process that has imported torch.
+    Where torch is imported already, as another backend of Triton may do, it stays.
     """
-    if "torch" in sys.modules:
-        raise RuntimeError("torch is imported: names cannot take its place")
-    sys.meta_path.insert(0, _Finder())
+    import_module("triton")
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _Finder())
     import_module(_KERNELS)
 
 
