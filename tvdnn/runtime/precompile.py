@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_complete
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -21,8 +21,8 @@ from .triton_launchers import keep_launchers_apart
 
 keep_launchers_apart()
 THREADS: Final = 12
-# Threads compile fewer kernels. Another process first imports torch and Triton, in 2.3 s of CPU
-# time. A kernel of ResNet-50 takes 0.1 to 1.8 s (Triton 3.9, 2026-11-27).
+# Threads compile fewer kernels. Another process first imports Triton and all kernels, in 0.5 s of
+# CPU time. A kernel of ResNet-50 takes 0.1 to 1.8 s (Triton 3.9, 2026-11-27).
 FEW: Final = 8
 # Seconds between two looks at how many kernels other processes have compiled.
 LOOK_S: Final = 0.2
@@ -86,7 +86,7 @@ def compile_launches(
 
 
 class _Deferred:
-    """A placeholder for an uncompiled kernel, from Triton 3.7 on also in Triton's cache.
+    """A placeholder for an uncompiled kernel, in Triton's cache of the variants of its function.
 
     Its launches do nothing inside `mode`. Outside, a launch compiles the kernel first where
     compilation failed, was interrupted, or runs in another thread.
@@ -94,13 +94,16 @@ class _Deferred:
 
     def __init__(self, mode: AsyncCompileMode, job: Job) -> None:
         self._mode, self._job = mode, job
+        self._kernel: Any = None
 
     def __getattr__(self, name: str) -> Any:
         if _async_compile.active_mode.get() is self._mode:
             return getattr(_NOT_RUN, name)
-        compile_, finalize = self._job
-        finalize(kernel := compile_())
-        return getattr(kernel, name)
+        if self._kernel is None:
+            compile_, finalize = self._job
+            self._kernel = compile_()
+            finalize(self._kernel)
+        return getattr(self._kernel, name)
 
 
 class _Compiling(AsyncCompileMode):  # type: ignore[misc]
@@ -133,7 +136,9 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
         if key not in self._jobs:
             self._look_for(key, compile_)
         self._jobs[key] = compile_, finalize
-        return _Deferred(self, self._jobs[key])
+        deferred = _Deferred(self, self._jobs[key])
+        _hold(finalize, deferred)
+        return deferred
 
     def _look_for(self, key: str, compile_: Callable[[], Any]) -> None:
         """Note a kernel that another process can compile, if Triton's cache does not have it."""
@@ -198,6 +203,20 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
             if self._load:
                 kernel._init_handles()
             finalize(kernel)
+
+
+def _hold(finalize: Callable[[Any], None], deferred: _Deferred) -> None:
+    """Put a placeholder where `finalize` puts a kernel, as Triton itself does from 3.7 on.
+
+    Else each further launch makes the key of the kernel again: two thirds of the time in which the
+    launches of HRNet-W18 are listed.
+    """
+    if not isinstance(finalize, FunctionType):
+        return
+    cells = zip(finalize.__code__.co_freevars, finalize.__closure__ or (), strict=True)
+    found = {name: cell.cell_contents for name, cell in cells}
+    if {"kernel_cache", "key"} <= found.keys():
+        found["kernel_cache"].setdefault(found["key"], deferred)
 
 
 def _skip_launches_while_compiling() -> None:

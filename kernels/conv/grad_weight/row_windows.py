@@ -64,8 +64,8 @@ def _sums_at(
     """Pointers to the sums of outputs' channels and elements, and which products are sums.
 
     An element of a window is no tap of those of the outputs that lie too far from it. Channels
-    behind the own ones have no sums. Outputs lie whole pixels apart, so that a place is a part of
-    each axis added to one of the other: divisions by channels for each product compile long.
+    behind the own ones have no sums. Outputs lie whole pixels apart, so that an offset is the sum
+    of one for each axis: with divisions for each product a kernel took 3 s to compile.
     """
     output, k = uk // OUT_C, uk % OUT_C
     row = e // E_ROW
