@@ -229,7 +229,7 @@ def compile_cases(
     generation: Triton's passes treat the architectures of one alike.
     """
     driver.set_active(OfflineDriver(arch))
-    gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
+    gluon.available()  # may compile a kernel to see whether it can, which belongs to no case
     asked = _variants(cases, arch, part, every=every)
     few = once_each(asked, by_launcher=False) if arch == HOPPER else []
     ends = {(each.place, each.key) for each in (asked if every else few)}

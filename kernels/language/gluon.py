@@ -6,16 +6,17 @@ can still be imported, and `available` is false.
 """
 
 import functools
-import os
 import re
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import TritonError
 
@@ -54,7 +55,6 @@ FORMS: Final[dict[tuple[int, int], OperationNames]] = {
 # Releases by which all kernels were compiled and run. Others compile a small kernel first, which
 # takes 0.6 s before the first step (H200, 2026-11-29).
 RELEASES: Final = ("3.6.0", "3.9.0")
-ASSEMBLER: Final = "TRITON_PTXAS_PATH"  # the variable that gives Triton another assembler
 HOPPER: Final = (9, 0)
 _TRYING: Final = Lock()
 COST: Final = (
@@ -144,10 +144,9 @@ def _dotted(numbers: tuple[int, int]) -> str:
 def _refusal() -> str | None:
     """The error of compiling a kernel with every operation used, or None if Gluon compiles it.
 
-    Nothing is compiled without a driver, or by a release that is known and its own assembler.
+    Nothing is compiled without a driver, or by a release that is known with its own assembler.
     """
-    known = triton.__version__ in RELEASES and ASSEMBLER not in os.environ
-    if known or not has_driver():
+    if not has_driver() or (triton.__version__ in RELEASES and _assembles_alone()):
         return None
     bytes_of = torch.empty(64, 64, dtype=torch.bfloat16, device="meta")
     box = swizzled(bytes_of, [64, 64])
@@ -156,6 +155,13 @@ def _refusal() -> str | None:
     except (CompilationError, TritonError, RuntimeError) as error:
         return f"it refuses a kernel ({_root(error)!r})"
     return None
+
+
+def _assembles_alone() -> bool:
+    """Whether Triton's own assembler is used, without options of the user's."""
+    assembler, options = knobs.nvidia.ptxas, getattr(knobs.nvidia, "ptxas_options", None)
+    package = Path(triton.__file__).parent
+    return assembler is not None and Path(assembler.path).is_relative_to(package) and not options
 
 
 def _root(error: BaseException) -> BaseException:

@@ -195,12 +195,13 @@ def test_a_gpu_with_a_known_chip_is_estimated_by_its_own_sheet(
     written: tuple[Profile, KnownLaunches], tmp_path: Path
 ) -> None:
     _, known = written
+    of = {sheet: {**known.rates, "of": float(n)} for n, sheet in enumerate(SAME_CHIP)}
     for sheet, measured in SAME_CHIP.items():
-        text = json.dumps(dumped(replace(known, sheet=sheet)))
+        text = json.dumps(dumped(replace(known, sheet=sheet, rates=of[sheet])))
         (tmp_path / file_name(measured)).write_text(text)
     for gpu, sheet in (("NVIDIA H100 PCIe", "H100"), ("NVIDIA H200 NVL", "H200")):
         found = known_launches(gpu, tmp_path)
-        assert found == KnownLaunches(sheet, rates=known.rates, links=links_of(sheet))
+        assert found == KnownLaunches(sheet, rates=of[sheet], links=links_of(sheet))
     alone = KnownLaunches("A100", links=links_of("A100"))
     assert known_launches("NVIDIA A100-SXM4-80GB", tmp_path) == alone
     assert known_launches("NVIDIA H300", tmp_path) is NOTHING

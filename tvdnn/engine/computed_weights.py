@@ -45,8 +45,9 @@ class ComputedParameters:
     ) -> dict[str, Tensor]:
         """The results of the network's formulas; passes read copies of them.
 
-        Those that are not `trained` are detached: a function of autograd's would take the gradient
-        that none of them has for zeros, and its parameters for trained ones.
+        Those that are not `trained` are detached: a user's function of autograd's takes a gradient
+        that is missing for zeros, and the parameters that it reads would be trained by these. It
+        still does so behind a backward from a part of the outputs, where another part needs it.
         """
         values = {}
         for name, formula in network.formulas.items():

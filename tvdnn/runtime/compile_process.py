@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from threading import Thread
 from typing import Final
 
 import torch
@@ -27,8 +26,8 @@ from .torch_names import import_kernels
 MOST_PROCESSES: Final = 32
 # Cores from which on a process is started before a kernel is missing: one is then spare.
 MANY_CORES: Final = 4
-# The kernels that take longest, in this order: 2 to 4 s on 16 cores at once, sums over windows of
-# many channels 7 s (ResNet-50, HRNet, Triton 3.6, 2026-11-27).
+# The kernels that take longest, in this order: 2 to 4 s on 16 cores at once (VGG-16, ResNet-50,
+# Triton 3.6, 2026-11-29).
 SLOWEST: Final = (
     "grad_weight_windows_kernel",
     "conv_windows_kernel",
@@ -58,19 +57,21 @@ class CompileProcess:
     def compile(self, sources: Sequence[KernelSource]) -> Future[None]:
         """Compile sources that can be packed. Those that fail are not in the cache afterwards.
 
-        The future raises WorkerError where the process did not start or was ended.
+        The future raises WorkerError where the process did not start, failed or was ended.
         """
         longest_first = sorted(sources, key=_rank)
-        job = partial(compile_all, pack(longest_first), cache.triton_key(), self._processes)
+        job = partial(compile_all, pack(longest_first), _triton_key(), self._processes)
         return self._thread.submit(self._run, job)
 
     def _run(self, job: Callable[[], None]) -> None:
-        """Run a job behind the imports."""
+        """Run a job behind the imports. Raises WorkerError for whatever fails of both."""
         try:
             self._imported.result()
+            self._worker.result().call(job)
+        except WorkerError:
+            raise
         except Exception as error:
-            raise WorkerError(f"a process that compiles has no kernels: {error!r}") from error
-        self._worker.result().call(job)
+            raise WorkerError(f"a process compiles no kernels: {error!r}") from error
 
     def close(self) -> None:
         """End the process and its copies, also in the middle of a job."""
@@ -88,9 +89,9 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
     """Within it, on enough cores, a process that compiles starts before kernels are missing.
 
     It imports Triton and all kernels while the caller traces and plans: 0.5 s of CPU time, in vain
-    where none is missing. A thread makes Triton's driver meanwhile, in 0.5 s, while this one hashes
-    Triton's files for the first launch, in 0.4 s; two threads at once take longer (H200,
-    2026-11-29). `kernels` are the engine's, None for those of the device.
+    where none is missing. A thread makes Triton's driver meanwhile, in 0.5 s, and tries Gluon by a
+    release that is not known, while this one hashes Triton's files for the first launch, in 0.4 s
+    (H200, 2026-11-29). `kernels` are the engine's, None for those of the device.
     """
     cores = usable_cores()
     if device.type != "cuda" or kernels == "torch" or cores < MANY_CORES:
@@ -98,15 +99,20 @@ def compiling_soon(device: torch.device, kernels: str | None) -> Iterator[None]:
         return
     process = CompileProcess(min(MOST_PROCESSES, cores))
     token = _EARLY.set(process)
-    driver = Thread(target=gluon_available, daemon=True)  # asks the driver what the GPU is
-    driver.start()
     try:
-        cache.triton_key()
-        yield
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(gluon_available)
+            _triton_key()
+            yield
     finally:
         _EARLY.reset(token)
         process.close()
-        driver.join()
+
+
+def _triton_key() -> str:
+    """Triton's hash of its own files, which it keeps; "" from a version that has none."""
+    found = getattr(cache, "triton_key", str)
+    return str(found())
 
 
 def early_process() -> CompileProcess | None:
@@ -128,5 +134,6 @@ def compile_all(packed: bytes, triton_key: str, processes: int) -> None:
     kernels of ResNet-50 took 41.8 s of CPU time in 16 copies, and take 36.7 (Triton 3.6,
     2026-11-29).
     """
-    cache.triton_key = lambda: triton_key
+    if triton_key:
+        cache.triton_key = lambda: triton_key
     run_in_forks([source.compile for source in unpack(packed)], processes)

@@ -95,6 +95,8 @@ class _Packer(pickle.Pickler):
     """
 
     def persistent_id(self, obj: Any) -> tuple[str, str, str | None] | None:
+        if type(obj).__module__.split(".")[0] == "torch":
+            raise pickle.PicklingError(f"{obj!r} is not there in another process")
         if not isinstance(obj, JITCallable):
             return None
         module, name = obj.fn.__module__, obj.fn.__qualname__

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
@@ -28,8 +29,8 @@ FEW: Final = 8
 LOOK_S: Final = 0.2
 STAGE: Final = "compiling"
 WITH_OPTIMIZERS: Final = "torch._dynamo"
-# A function that compiles a kernel, and one that receives the compiled kernel.
-Job = tuple[Callable[[], Any], Callable[[Any], None]]
+Finalize = Callable[[Any], None]  # receives a compiled kernel
+Entry = tuple[dict[Any, Any], Any]  # Triton's cache of the variants of a function, and a key of it
 _NOT_RUN: Final = SimpleNamespace(
     function=None,
     packed_metadata=None,
@@ -92,18 +93,31 @@ class _Deferred:
     compilation failed, was interrupted, or runs in another thread.
     """
 
-    def __init__(self, mode: AsyncCompileMode, job: Job) -> None:
-        self._mode, self._job = mode, job
+    def __init__(
+        self, mode: AsyncCompileMode, compile_: Callable[[], Any], finalize: Finalize
+    ) -> None:
+        self._mode, self._compile, self._finalize = mode, compile_, finalize
         self._kernel: Any = None
+
+    def is_of(self, mode: AsyncCompileMode) -> bool:
+        """Whether a launch inside this mode made it."""
+        return self._mode is mode
 
     def __getattr__(self, name: str) -> Any:
         if _async_compile.active_mode.get() is self._mode:
             return getattr(_NOT_RUN, name)
         if self._kernel is None:
-            compile_, finalize = self._job
-            self._kernel = compile_()
-            finalize(self._kernel)
+            self._kernel = self._compile()
+            self._finalize(self._kernel)
         return getattr(self._kernel, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A kernel to compile, and who receives it: the entries of several keys, if these make one."""
+
+    compile: Callable[[], Any]
+    finalizes: list[Finalize] = field(default_factory=list)
 
 
 class _Compiling(AsyncCompileMode):  # type: ignore[misc]
@@ -124,20 +138,33 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
         super().__init__(executor)
         self._load, self._processes = load, processes
         self._progress = progress
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._entries: list[Entry] = []  # which have placeholders
         self._made: dict[str, Future[None]] = {}
         self._missing: list[KernelSource] = []  # for other processes
         self._others: CompileProcess | None = None
 
     def submit(
-        self, key: str, compile_: Callable[[], Any], finalize: Callable[[Any], None], *_: Any
+        self, key: str, compile_: Callable[[], Any], finalize: Finalize, *_: Any
     ) -> _Deferred:
-        """Note the kernel. Triton 3.9 also passes a callback that drops a failed kernel."""
+        """Note the kernel, with a placeholder in Triton's cache, as Triton has from 3.7 on.
+
+        Else each further launch makes the key of the kernel again: half of the time in which the
+        launches of HRNet-W18 are listed. Triton 3.9 also passes a callback that drops it, as
+        `__exit__` does in all versions.
+        """
         if key not in self._jobs:
             self._look_for(key, compile_)
-        self._jobs[key] = compile_, finalize
-        deferred = _Deferred(self, self._jobs[key])
-        _hold(finalize, deferred)
+            self._jobs[key] = _Job(compile_)
+        deferred, finalizes = _Deferred(self, compile_, finalize), self._jobs[key].finalizes
+        entry = _entry_of(finalize)
+        if entry is None:
+            finalizes.clear()  # every launch comes here
+        else:
+            cache, variant = entry
+            cache.setdefault(variant, deferred)
+            self._entries.append(entry)
+        finalizes.append(finalize)
         return deferred
 
     def _look_for(self, key: str, compile_: Callable[[], Any]) -> None:
@@ -155,8 +182,16 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
             if kind is None:
                 self._compile()
         finally:
+            self._drop_placeholders()
             if self._others is not None and self._others is not early_process():
                 self._others.close()
+
+    def _drop_placeholders(self) -> None:
+        """Leave kernels that failed, or were interrupted, to whoever launches or collects them."""
+        for cache, variant in self._entries:
+            found = cache.get(variant)
+            if isinstance(found, _Deferred) and found.is_of(self):
+                cache.pop(variant, None)
 
     def _compile(self) -> None:
         self._report(0.0)
@@ -196,27 +231,27 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
         if self._progress is not None and self._jobs:
             self._progress(STAGE, fraction)
 
-    def _make(self, job: Job) -> None:
-        compile_, finalize = job
+    def _make(self, job: _Job) -> None:
         with suppress(Exception):
-            kernel = compile_()
+            kernel = job.compile()
             if self._load:
                 kernel._init_handles()
-            finalize(kernel)
+            for finalize in job.finalizes:
+                finalize(kernel)
 
 
-def _hold(finalize: Callable[[Any], None], deferred: _Deferred) -> None:
-    """Put a placeholder where `finalize` puts a kernel, as Triton itself does from 3.7 on.
+def _entry_of(finalize: Finalize) -> Entry | None:
+    """Where `finalize` puts a kernel, by the variables in its closure in versions 3.6 to 3.9.
 
-    Else each further launch makes the key of the kernel again: two thirds of the time in which the
-    launches of HRNet-W18 are listed.
+    None for another function.
     """
     if not isinstance(finalize, FunctionType):
-        return
+        return None
     cells = zip(finalize.__code__.co_freevars, finalize.__closure__ or (), strict=True)
     found = {name: cell.cell_contents for name, cell in cells}
-    if {"kernel_cache", "key"} <= found.keys():
-        found["kernel_cache"].setdefault(found["key"], deferred)
+    return (
+        (found["kernel_cache"], found["key"]) if {"kernel_cache", "key"} <= found.keys() else None
+    )
 
 
 def _skip_launches_while_compiling() -> None:

@@ -18,7 +18,8 @@ _KERNELS: Final = "tvdnn.runtime.kernel_set"
 class _Name(type):
     """A name in torch: its attributes are names, and it may be a key or part of an annotation.
 
-    No number or truth follows from it, so that no constant of a kernel can.
+    It is not called and has no truth. Whatever constant of a kernel still followed from one would
+    be in the kernel's key: the kernel would be compiled again, where it is launched.
     """
 
     def __getattr__(cls, name: str) -> "_Name":

@@ -50,8 +50,8 @@ class Worker:
         if not sys.executable:
             raise WorkerError("this Python does not know its own program (sys.executable is empty)")
         command = [sys.executable, "-m", "tvdnn.workers", str(os.getpid()), str(niceness)]
-        self._errors = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         try:
+            self._errors = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

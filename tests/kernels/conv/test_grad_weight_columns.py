@@ -66,7 +66,7 @@ def test_transposed_columns(
 def test_columns_of_few_samples(
     name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch below a unit is one unit, with a last step that may be part of one."""
+    """One unit, whole ones, or units and a rest; a last step may be a part of one."""
     planned(monkeypatch, columns=True, UNIT_STEPS=1)
     layer = make(FEW[name], torch.float32, generator)
     x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))

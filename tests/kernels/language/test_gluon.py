@@ -42,6 +42,21 @@ for version in (triton.__version__, sys.argv[1]):
     assert os.wait()[1] == 0
 """
 
+ASSEMBLERS = """
+import os, shutil, sys, tempfile
+for name in ("TRITON_PTXAS_PATH", "PTXAS_OPTIONS"):
+    os.environ.pop(name, None)
+from triton import knobs
+from tvdnn.kernels.language import gluon
+print(gluon._assembles_alone())
+with tempfile.TemporaryDirectory() as folder:
+    os.environ["TRITON_PTXAS_PATH"] = shutil.copy(knobs.nvidia.ptxas.path, folder)
+    print(gluon._assembles_alone())
+del os.environ["TRITON_PTXAS_PATH"]
+os.environ["PTXAS_OPTIONS"] = "-O1"
+print(gluon._assembles_alone())
+"""
+
 
 @cache
 def choices() -> list[str]:
@@ -99,6 +114,7 @@ def test_known_releases_try_no_kernel_but_with_another_assembler(
     on_hopper: pytest.MonkeyPatch,
 ) -> None:
     tried = list[int]()
+    on_hopper.setattr(gluon, "_assembles_alone", lambda: True)
     on_hopper.setattr(
         gluon, "_trial_kernel", SimpleNamespace(warmup=lambda *_, **__: tried.append(1))
     )
@@ -106,6 +122,11 @@ def test_known_releases_try_no_kernel_but_with_another_assembler(
     assert gluon.available()
     assert not tried
     gluon._usable.cache_clear()
-    on_hopper.setenv(gluon.ASSEMBLER, "/usr/bin/ptxas")
+    on_hopper.setattr(gluon, "_assembles_alone", lambda: False)
     assert gluon.available()
     assert tried
+
+
+def test_an_assembler_or_options_of_the_users_are_not_tritons_own() -> None:
+    own, elsewhere, options = run_compiler(ASSEMBLERS).split()
+    assert (own, elsewhere, options) == ("True", "False", "False")
