@@ -94,38 +94,15 @@ assert hits == [True] * 2 * precompile.FEW, hits
 assert not _running, "a process is left"
 assert set(compile_process.SLOWEST) <= {each.fn.__name__ for each in jit_functions()}
 """
-BROKEN = """
+STORES = """
 import sys
-import torch
-from triton import knobs
-from triton.runtime import driver
-from bench.offline.compiler import OfflineDriver
-from tests.support.jit_kernels import stores
-from tvdnn.runtime import compile_process, kernel_sources, precompile
-from tvdnn.runtime.precompile import compiling
-
-def refuse(*_):
-    raise ValueError("no kernel compiles here")
-
-kernel_sources._PACKAGES += ("tests.support.",)
-setattr(compile_process, sys.argv[1], refuse)
-driver.set_active(OfflineDriver(90))
-compiled = []
-knobs.compilation.listener = lambda *, src, **_: compiled.append(src.name)
-x = torch.empty(1 << 16, device="meta")
-with compiling(torch.device("cpu"), cores=2):
-    for number in range(precompile.FEW):
-        stores[(1,)](x, number, SHIFT=number, num_warps=4)
-assert compiled == ["stores"] * precompile.FEW, compiled
-"""
-STOPPED = """
 from contextlib import suppress
 import torch
 from triton import knobs
 from triton.runtime import _async_compile, driver
 from bench.offline.compiler import OfflineDriver
 from tests.support.jit_kernels import stores
-from tvdnn.runtime import kernel_sources, precompile
+from tvdnn.runtime import compile_process, kernel_sources, precompile
 from tvdnn.runtime.precompile import compiling
 from tvdnn.workers.process import _running
 
@@ -138,7 +115,17 @@ x = torch.empty(1 << 16, device="meta")
 def launches():
     for number in range(precompile.FEW):
         stores[(1,)](x, number, SHIFT=number, num_warps=4)
+"""
+BROKEN = """
+def refuse(*_):
+    raise ValueError("no kernel compiles here")
 
+setattr(compile_process, sys.argv[1], refuse)
+with compiling(torch.device("cpu"), cores=2):
+    launches()
+assert compiled == ["stores"] * precompile.FEW, compiled
+"""
+STOPPED = """
 def interrupted(stage, fraction):
     if _running:
         raise KeyboardInterrupt
@@ -167,9 +154,9 @@ def test_a_process_that_starts_early_compiles_all_and_ends(tmp_path: Path) -> No
 
 def test_threads_compile_where_processes_are_stopped(tmp_path: Path) -> None:
     """An interrupt leaves no process. Where a process was killed, threads compile its kernels."""
-    run_compiler(STOPPED, TRITON_CACHE_DIR=str(tmp_path))
+    run_compiler(STORES + STOPPED, TRITON_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize("part", ["import_kernels", "compile_all"])
 def test_threads_compile_where_processes_fail(part: str, tmp_path: Path) -> None:
-    run_compiler(BROKEN, part, TRITON_CACHE_DIR=str(tmp_path))
+    run_compiler(STORES + BROKEN, part, TRITON_CACHE_DIR=str(tmp_path))

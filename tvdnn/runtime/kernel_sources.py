@@ -7,7 +7,7 @@ and options. From the same source another process makes the same entry of Triton
 import hashlib
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import getclosurevars
@@ -57,11 +57,16 @@ def source_of(key: str, compile_: Callable[[], Any]) -> KernelSource | None:
 
     None for another function. The variables have these names in versions 3.6 to 3.9.
     """
-    found = getclosurevars(compile_).nonlocals if isinstance(compile_, FunctionType) else {}
+    found = closure_of(compile_)
     if any(name not in found for name in _PARTS):
         return None
     source, target, options = (found[name] for name in _PARTS)
     return KernelSource(key, source, target, dict(vars(options)))
+
+
+def closure_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The variables in the closure of a function by name; none of what is not written in Python."""
+    return getclosurevars(function).nonlocals if isinstance(function, FunctionType) else {}
 
 
 def pack(sources: Iterable[KernelSource]) -> bytes:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -17,7 +17,7 @@ from ..errors import WorkerError
 from ..planner.ir.schedule import Lane, Schedule
 from ..workers.cores import usable_cores
 from .compile_process import MOST_PROCESSES, CompileProcess, early_process
-from .kernel_sources import KernelSource, can_pack, source_of
+from .kernel_sources import KernelSource, can_pack, closure_of, source_of
 from .triton_launchers import keep_launchers_apart
 
 keep_launchers_apart()
@@ -245,13 +245,9 @@ def _entry_of(finalize: Finalize) -> Entry | None:
 
     None for another function.
     """
-    if not isinstance(finalize, FunctionType):
-        return None
-    cells = zip(finalize.__code__.co_freevars, finalize.__closure__ or (), strict=True)
-    found = {name: cell.cell_contents for name, cell in cells}
-    return (
-        (found["kernel_cache"], found["key"]) if {"kernel_cache", "key"} <= found.keys() else None
-    )
+    found = closure_of(finalize)
+    known = {"kernel_cache", "key"} <= found.keys()
+    return (found["kernel_cache"], found["key"]) if known else None
 
 
 def _skip_launches_while_compiling() -> None:

@@ -71,8 +71,8 @@ def _sums_at(
     row = e // E_ROW
     place = e - row * E_ROW - LEAD  # of an output's own element if it is behind `shift`
     column = place // C
-    shift, shifted = output * (STRIDE_W * C), output * (STRIDE_W * OWN_C)
-    of_k = (output * OWN_OUT_C + k) * (R * S * OWN_C) - shifted
+    shift, own_shift = output * (STRIDE_W * C), output * (STRIDE_W * OWN_C)
+    of_k = (output * OWN_OUT_C + k) * (R * S * OWN_C) - own_shift
     of_e = row * (S * OWN_C) + place - column * (C - OWN_C)
     has_k = (uk < OUTPUTS * OUT_C) & (k < OWN_OUT_C)
     has_e = (e < R * E_ROW) & (place - column * C < OWN_C)

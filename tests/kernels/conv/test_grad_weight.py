@@ -219,12 +219,17 @@ def test_transposed_maps(
     assert_sums_by_warpgroups(TRANSPOSED[name], generator)
 
 
+def rounded_layer(shape: Shape, generator: torch.Generator) -> Layer:
+    """A layer whose maps TF32 holds."""
+    layer = make(shape, torch.float32, generator)
+    x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
+    return replace(layer, x=x, dy=dy)
+
+
 def assert_sums_by_warpgroups(shape: Shape, generator: torch.Generator) -> None:
     if capability()[0] != 9:
         pytest.skip("maps are transposed on Hopper")
-    layer = make(shape, torch.float32, generator)
-    x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
-    layer = replace(layer, x=x, dy=dy)
+    layer = rounded_layer(shape, generator)
     whole = launch(layer, sums_of(layer))
     assert (
         rms_error(whole.weight.sum(0).permute(0, 3, 1, 2), gradients(layer)[2]) < PARTIAL_TOLERANCE

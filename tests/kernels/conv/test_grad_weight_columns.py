@@ -1,16 +1,16 @@
 """Weight gradients in TF32 by columns of channels and taps, and their plans."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.kernels.conv.conv_layers import PARTIAL_TOLERANCE, Shape, make
+from tests.kernels.conv.conv_layers import PARTIAL_TOLERANCE, Shape
 from tests.kernels.conv.test_grad_weight import (
     assert_sums_by_warpgroups,
     plan_on_h200,
     planned,
+    rounded_layer,
 )
 from tests.kernels.conv.test_grad_weight_few_samples import plan_of, sums_of
 from tests.kernels.numerics import rms_error
@@ -18,7 +18,6 @@ from tvdnn.kernels.conv.grad_weight import split_plan as conv_grad_weight_plan
 from tvdnn.kernels.conv.grad_weight.columns_plan import columns_unit
 from tvdnn.kernels.conv.grad_weight.shape import GradWeightShape
 from tvdnn.kernels.conv.grad_weight.split_plan import filter_of_sums
-from tvdnn.kernels.language.rounding import stored_reference
 
 COLUMNS = {
     "pointwise": Shape((70, 14, 14), (256, 512), (1, 1), padding=(0, 0), precision="tf32"),
@@ -68,10 +67,8 @@ def test_columns_of_few_samples(
 ) -> None:
     """One unit, whole ones, or units and a rest; a last step may be a part of one."""
     planned(monkeypatch, columns=True, UNIT_STEPS=1)
-    layer = make(FEW[name], torch.float32, generator)
-    x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
-    layer = replace(layer, x=x, dy=dy)
-    assert plan_of(layer, len(x)).kernel == "columns"
+    layer = rounded_layer(FEW[name], generator)
+    assert plan_of(layer, len(layer.x)).kernel == "columns"
     found = sums_of(layer)
     assert rms_error(found.sum(0), sums_of(layer, exact=True).sum(0)) < PARTIAL_TOLERANCE
     assert torch.equal(sums_of(layer, cut=True), found)

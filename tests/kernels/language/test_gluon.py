@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ from triton.runtime.errors import TritonError
 from tests.support.scripts import run_compiler
 from tvdnn.kernels.language import gluon
 
-ROOT = Path(__file__).parents[3]
 UNTESTED = "3.10.0"
 CHOICES = """
 import os, sys, warnings
@@ -43,7 +41,7 @@ for version in (triton.__version__, sys.argv[1]):
 """
 
 ASSEMBLERS = """
-import os, shutil, sys, tempfile
+import os, shutil, tempfile
 for name in ("TRITON_PTXAS_PATH", "PTXAS_OPTIONS"):
     os.environ.pop(name, None)
 from triton import knobs
