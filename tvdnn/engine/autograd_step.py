@@ -1,47 +1,75 @@
-"""One step of a virtualized network as a node of torch's graph."""
+"""One step of a virtualized network as nodes of torch's graph."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import ReferenceType
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..runtime.runner import Runner
+from .backward_parts import BackwardPart
 from .gradient_checks import check_outputs, check_unchanged, versions_of, with_gradients
 from .virtual_steps import StepKey, VirtualSteps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AutogradCall:
-    """One forward. Its tensors are the inputs and then the trained parameters."""
+    """One forward, and what its backward has begun with."""
 
     steps: VirtualSteps
     runner: Runner
     key: StepKey
-    num_inputs: int
-    trained: tuple[str, ...]  # names of parameters, computed ones among them
+    inputs: tuple[Tensor, ...]
+    params: dict[str, Tensor]  # as passes read them, computed ones among them
+    trained: tuple[str, ...]  # names of parameters
+    parts: tuple[BackwardPart, ...]  # of the second half
+    number: int = 0  # of the forward, once it has run
     outputs: list[ReferenceType[Tensor]] = field(default_factory=list)  # once it has run
+    reached: frozenset[str] | None = None  # names with gradients, once backward has begun; all
+
+    def trained_by(self, part: int) -> tuple[str, ...]:
+        """The trained parameters whose gradients a part completes; the last has the others too."""
+        if part == len(self.parts) - 1:
+            earlier = {name for each in self.parts[:part] for name in each.names}
+            return tuple(name for name in self.trained if name not in earlier)
+        return tuple(name for name in self.parts[part].names if name in self.trained)
+
+
+def run_step(call: AutogradCall, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a step's first half, whose second half is nodes of torch's graph.
+
+    A part of the second half is a node, and takes the parameters `tensors` whose gradients it
+    completes: hooks and accumulation see them while later parts run. The nodes form a chain. The
+    last part also takes the inputs.
+    """
+    node: Any = LaterPart  # whose `apply` has types from torch 2.15 on
+    link: tuple[Tensor, ...] = call.inputs
+    for part in reversed(range(1, len(call.parts))):
+        link = (node.apply(call, part, *link, *(tensors[n] for n in call.trained_by(part))),)
+    step: Any = AutogradStep
+    outputs = step.apply(call, *link, *(tensors[name] for name in call.trained_by(0)))
+    call.outputs.extend(map(ref, outputs))
+    result: tuple[Tensor, ...] = outputs
+    return result
 
 
 class AutogradStep(torch.autograd.Function):
-    """The two halves of a schedule as one node of torch's graph.
+    """The first half of a schedule, and the first part of the second.
 
-    Parameters are among its inputs, so that hooks and accumulation work.
+    It takes the inputs if that part is the only one, and else what LaterPart returns, then
+    parameters.
     """
 
     @staticmethod
     def forward(ctx: Any, call: AutogradCall, *tensors: Tensor) -> Any:
-        inputs, graph = tensors[: call.num_inputs], call.runner.schedule.graph
+        graph = call.runner.schedule.graph
         ctx.call = call
-        ctx.inputs = [(tuple(x.shape), x.dtype) for x in inputs]
-        core = call.steps.core_now()
-        found = {**core.module.params, **core.computed.of(graph.network)}
-        ctx.trained = {name: found[name] for name in call.trained}
-        ctx.number, outputs = call.steps.run_forward(call.runner, call.key, inputs)
+        call.number, outputs = call.steps.run_forward(call.runner, call.key, call.inputs)
         read = _read_backward(call.runner)
-        ctx.read = {name: each for name, each in found.items() if name in {*call.trained, *read}}
+        ctx.read = {n: each for n, each in call.params.items() if n in {*call.trained, *read}}
         ctx.versions = versions_of(graph.network, ctx.read)  # which the forward may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         names = zip(graph.network.outputs, outputs, strict=True)
@@ -62,10 +90,36 @@ class AutogradStep(torch.autograd.Function):
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
         ]
         with call.steps.lock:
-            verdict = call.steps.run_backward(call.runner, call.key, ctx.number, filled)
-            found = _gradients(ctx, with_gradients(network, grads))
+            call.reached = with_gradients(network, grads)
+            verdict = call.steps.run_backward(call.runner, call.key, call.number, filled)
+            found = _gradients(call, 0)
             call.steps.end_backward(call.key, verdict)
             return None, *found
+
+
+class LaterPart(torch.autograd.Function):
+    """A part of a schedule's second half behind the first.
+
+    It takes what the node of the next part returns, or the inputs, then parameters.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: AutogradCall, part: int, *tensors: Tensor) -> Any:
+        ctx.call, ctx.part = call, part
+        return _link(call)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> Any:
+        call: AutogradCall = ctx.call
+        with call.steps.lock:
+            call.steps.run_later_part(call.runner, call.key, call.number, ctx.part)
+            return None, None, *_gradients(call, ctx.part)
+
+
+def _link(call: AutogradCall) -> Tensor:
+    """A tensor without elements, of which a node of torch's graph can tell another's order."""
+    return torch.empty(0, device=call.inputs[0].device)
 
 
 def _read_backward(runner: Runner) -> frozenset[str]:
@@ -78,20 +132,27 @@ def _read_backward(runner: Runner) -> frozenset[str]:
     )
 
 
-def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
-    """The gradients of inputs and trained parameters; None where torch has none.
+def _gradients(call: AutogradCall, part: int) -> list[Tensor | None]:
+    """The gradients of what the node of a part takes; None where torch has none."""
+    is_last = part == len(call.parts) - 1
+    first = _input_gradients(call) if is_last else [_link(call)]
+    return [*first, *_param_gradients(call, call.trained_by(part))]
 
-    `reached` are the names on which an output with a gradient depends; None for all names.
-    """
-    runner, graph = ctx.call.runner, ctx.call.runner.schedule.graph
-    inputs = [
-        runner.read_grad(name, dtype)
-        if name in graph.input_grads and (reached is None or name in reached)
+
+def _input_gradients(call: AutogradCall) -> Sequence[Tensor | None]:
+    graph = call.runner.schedule.graph
+    return [
+        call.runner.read_grad(name, x.dtype)
+        if name in graph.input_grads and (call.reached is None or name in call.reached)
         else None
-        for name, (_, dtype) in zip(graph.network.inputs, ctx.inputs, strict=True)
+        for name, x in zip(graph.network.inputs, call.inputs, strict=True)
     ]
-    params = [
-        runner.read_param_grad(name, param) if reached is None or name in reached else None
-        for name, param in ctx.trained.items()
+
+
+def _param_gradients(call: AutogradCall, names: Iterable[str]) -> Iterable[Tensor | None]:
+    return [
+        call.runner.read_param_grad(name, call.params[name])
+        if call.reached is None or name in call.reached
+        else None
+        for name in names
     ]
-    return inputs + params

@@ -139,14 +139,14 @@ class Core:
         self._resolved.pop(key, None)
         self.new_plans.forget(key)
 
-    def run(self, key: Hashable, half: int = 0) -> None:
-        """Run one half of the step of the runner for `key`; watch the first steps."""
+    def run(self, key: Hashable, phase: int = 0) -> None:
+        """Run one phase of the step of the runner for `key`; watch the first steps."""
         runner, costs = self.runners[key], self.costs[key]
         if not self.first_step.ended:
             self.first_step("running", 0.0)
-        if self.new_plans.measured.run(key, runner, costs, half):
+        if self.new_plans.measured.run(key, runner, costs, phase):
             self._ask(key)
-        if half == len(runner.halves) - 1:
+        if phase == len(runner.phases) - 1:
             self.follow(key)
 
     def follow(self, key: Hashable) -> None:

@@ -82,16 +82,16 @@ class Replanner:
         """Run the next steps for `key` under watch."""
         self._watches[key] = watch
 
-    def run(self, key: Hashable, runner: Runner, costs: Costs, half: int) -> bool:
-        """Run one half of a step, under watch at first.
+    def run(self, key: Hashable, runner: Runner, costs: Costs, phase: int) -> bool:
+        """Run one phase of a step, under watch at first.
 
         Returns whether the step was measured because it misses its prediction.
         """
         watch = self._watches.get(key)
         if watch is None:
-            runner.run(half)
+            runner.run(phase)
             return False
-        watch.run(half)
+        watch.run(phase)
         if watch.done:
             del self._watches[key]
         if watch.measured is None:

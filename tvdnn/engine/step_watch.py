@@ -36,24 +36,24 @@ class StepWatch:
         self._stage = Stage.PLAIN
         self._laps: list[Lap] = []
         self._steps: list[list[Lap]] = []
-        self._halves: list[Timeline] = []
+        self._phases: list[Timeline] = []
 
     @property
     def is_requested(self) -> bool:
         """Whether a step is measured at the user's request."""
         return self._predicted_s is None
 
-    def run(self, half: int) -> None:
-        """Run one half of the step."""
-        if half == 0:
-            self._laps, self._halves, self._stage = [], [], self._next()
+    def run(self, phase: int) -> None:
+        """Run one phase of the step."""
+        if phase == 0:
+            self._laps, self._phases, self._stage = [], [], self._next()
         if self._stage is Stage.TIMED:
-            self._laps.append(self._runner.timed(half))
+            self._laps.append(self._runner.timed(phase))
         elif self._stage is Stage.MEASURED:
-            self._halves.append(self._runner.timeline(half))
+            self._phases.append(self._runner.timeline(phase))
         else:
-            self._runner.run(half)
-        if half == len(self._runner.halves) - 1:
+            self._runner.run(phase)
+        if phase == len(self._runner.phases) - 1:
             self._end()
 
     def _next(self) -> Stage:
@@ -72,5 +72,5 @@ class StepWatch:
         if self._stage is Stage.TIMED:
             self._steps.append(self._laps)
         elif self._stage is Stage.MEASURED:
-            self.measured = concat_timelines(tuple(self._halves))
+            self.measured = concat_timelines(tuple(self._phases))
             self.done = True

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from ..ops.expand import Mode
 from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.trace import trace
+from .backward_parts import BackwardPart, backward_parts, bucket_nbytes, one_part
 from .backward_probe import BackwardProbe, HeldForward, fill_grads, inputs_of, state_of
 from .build import autocast_dtype, resolve_dtype
 from .control import write_control
@@ -56,6 +58,9 @@ class VirtualSteps:
         self.last: StepKey | None = None  # of the schedule that was used, or planned, last
         self.lock = threading.RLock()
         self._open = 0  # the number of the open forward
+        self._next_phase = 0  # of its schedule
+        self._bucket_nbytes: int | None = None  # of gradients that are handed over together
+        self._parts = WeakKeyDictionary[Runner, tuple[BackwardPart, ...]]()
         self._forwards = 0
         self._held: HeldForward | None = None  # of a step that is measured
 
@@ -154,25 +159,38 @@ class VirtualSteps:
                 runner.fill(name, _checked(name, value, core.device))
             self._held = HeldForward(state, inputs_of(runner)) if is_due else None
             core.run(key, 0)
+            self._next_phase = 1
             form = _output_form(inputs[0])
             outputs = tuple(runner.read(name, **form) for name in network.outputs)
         return self._open, outputs
 
+    def cut_backward(self, runner: Runner) -> tuple[BackwardPart, ...]:
+        """The parts of the runner's second half, into which it is cut.
+
+        There is one, unless DistributedDataParallel has called the network. Steps whose gradients
+        by rounded maps are measured are not cut.
+        """
+        nbytes = bucket_nbytes() or self._bucket_nbytes
+        if nbytes is None or self._requested.allowed is not None:
+            return one_part(runner.schedule)
+        if nbytes != self._bucket_nbytes:
+            self._bucket_nbytes = nbytes
+            self._parts.clear()
+        if runner not in self._parts:
+            self._parts[runner] = tuple(backward_parts(runner.schedule, nbytes))
+            runner.cut([part.start for part in self._parts[runner][1:]])
+        return self._parts[runner]
+
     def run_backward(
         self, runner: Runner, key: StepKey, number: int, grads: Sequence[Tensor]
     ) -> Verdict | None:
-        """Run the second half, for the forward `number` if its maps are still there.
+        """Run the second half, or its first part, for the forward `number`.
 
         Where the step is measured it returns a verdict for `end_backward`, if there is one. The
-        gradients are then exact unless it drops no codec.
+        gradients are then exact unless it drops no codec. Raises EngineError where the maps of the
+        forward are gone.
         """
-        if self._open != number:
-            raise EngineError(
-                "the maps of this forward are gone: another forward of this network ran after it, "
-                "or its backward has run already; call backward once after each forward, or "
-                "virtualize a second copy (retain_graph cannot help)"
-            )
-        self._open = 0
+        self._begin_phase(runner, number, 1)
         totals: dict[str, Tensor] = {}
         for output, grad in zip(runner.schedule.graph.network.outputs, grads, strict=True):
             name = f"grad {output}"  # an output may be returned twice
@@ -182,6 +200,26 @@ class VirtualSteps:
         fill_grads(runner, totals)
         self.core_now().run(key, 1)
         return None
+
+    def run_later_part(self, runner: Runner, key: StepKey, number: int, part: int) -> None:
+        """Run a part of the second half behind the first, for the forward `number`.
+
+        Raises EngineError where the maps of the forward are gone.
+        """
+        self._begin_phase(runner, number, 1 + part)
+        self.core_now().run(key, 1 + part)
+
+    def _begin_phase(self, runner: Runner, number: int, phase: int) -> None:
+        """Begin a phase of the second half, whose last one closes the forward."""
+        if self._open != number or self._next_phase != phase:
+            raise EngineError(
+                "the maps of this forward are gone: another forward of this network ran after it, "
+                "or its backward has run already; call backward once after each forward, or "
+                "virtualize a second copy (retain_graph cannot help)"
+            )
+        self._next_phase += 1
+        if self._next_phase >= len(runner.phases):
+            self._open = 0
 
     def _judge(self, probe: BackwardProbe) -> Verdict | None:
         """Measure a step; then run it so that no codec over the limit, or not judged, rounds."""

@@ -34,7 +34,7 @@ from .first_step import FirstStep
 from .module_tensors import one_device
 from .virtualized_module import Virtualized
 
-REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+SHARDED = ("FullyShardedDataParallel", "FSDPModule")
 
 
 def virtualize(
@@ -122,10 +122,16 @@ def _settings(dtype: str, chunk_size: ChunkSize, sections: int | None, reserve: 
 
 def _refuse_wrappers(net: nn.Module) -> None:
     for module in net.modules():
-        found = [base.__name__ for base in type(module).__mro__ if base.__name__ in REFUSED]
-        if found:
+        bases = {base.__name__ for base in type(module).__mro__}
+        if "DistributedDataParallel" in bases:
             raise InputError(
-                f"{found[0]} is not supported yet; pass the module inside it and train on one GPU"
+                "DistributedDataParallel lies inside what is virtualized; pass the module inside"
+                " it, and give DistributedDataParallel what virtualize returns"
+            )
+        for name in bases.intersection(SHARDED):
+            raise InputError(
+                f"{name} is not supported; pass the module without it, and give"
+                " DistributedDataParallel what virtualize returns"
             )
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
-from .autograd_step import AutogradCall, AutogradStep
+from .autograd_step import AutogradCall, run_step
 from .engine_request import EngineRequest
 from .gradient_checks import check_saving
 from .rounding_plans import RoundingReport
@@ -103,11 +102,6 @@ class Virtualized(nn.Module):
         inputs = self._tensors(arguments, named)
         if any(x.dim() > 0 and len(x) == 0 for x in inputs):
             return self._net(*inputs)
-        if nn.parallel.DistributedDataParallel._active_ddp_module is not None:
-            raise EngineError(
-                "DistributedDataParallel around a virtualized network is not supported yet; "
-                "train on one GPU"
-            )
         if torch._C._are_functorch_transforms_active():
             raise EngineError(
                 "transforms of torch.func (vmap, grad, jvp) do not reach into a virtualized"
@@ -117,7 +111,10 @@ class Virtualized(nn.Module):
             return self._stepped(inputs)
 
     def _stepped(self, inputs: tuple[Tensor, ...]) -> Any:
-        """The outputs of a step's first half, whose second half is a node of torch's graph."""
+        """The outputs of a step's first half, whose second half is in torch's graph.
+
+        Inside a forward of DistributedDataParallel that half is in parts, each for a bucket.
+        """
         graded = self._has_gradients(inputs) and torch.is_grad_enabled()
         if graded:
             check_saving()
@@ -132,11 +129,10 @@ class Virtualized(nn.Module):
                 computed = core.computed.values(network, core.module.tensors, graph.param_grads)
         given = {**core.module.params, **computed}.items()
         trained = {name: each for name, each in given if graded and each.requires_grad}
-        call = AutogradCall(self._steps, runner, key, len(inputs), tuple(trained))
-        step: Any = AutogradStep  # whose `apply` has types from torch 2.15 on
-        outputs = step.apply(call, *inputs, *trained.values())
-        call.outputs.extend(map(ref, outputs))
-        return network.gather(outputs)
+        params = {**core.module.params, **core.computed.of(network)}
+        parts = self._steps.cut_backward(runner)
+        call = AutogradCall(self._steps, runner, key, inputs, params, tuple(trained), parts)
+        return network.gather(run_step(call, trained))
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
         """The tensors among the arguments, in order. Raises InputError for other arguments."""

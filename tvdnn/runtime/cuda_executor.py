@@ -49,7 +49,7 @@ class CapturedPhase:
 
 
 class CudaExecutor:
-    """Runs the two phases of a schedule on one device.
+    """Runs the phases of a schedule on one device.
 
     A phase is one or more segments. A segment is a CUDA graph with a branch for each lane. The
     steps of a branch wait for other branches by counters: ResNet-50(256) in 6.9 GiB takes 128 ms,
@@ -108,6 +108,11 @@ class CudaExecutor:
     def capture(self, first: int, end: int) -> None:
         """Capture steps [first, end). Every kernel must have run once before."""
         self._graphs[first, end] = self._captured(first, end, [])
+
+    def forget(self) -> None:
+        """Drop all captured phases."""
+        torch.cuda.synchronize(self._device)  # one may still run
+        self._graphs.clear()
 
     def run(self, first: int, end: int) -> None:
         """Replay steps [first, end) on the current stream. Ends once the file's steps have."""

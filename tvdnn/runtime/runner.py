@@ -1,28 +1,28 @@
 """The runner: a schedule with its memory, calls and executor on one device."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 
 import torch
 
-from ..errors import DeviceError, EngineError, FileError, InputError
+from ..errors import DeviceError, EngineError, FileError
 from ..graph import Value
 from ..kernels.language.overrides import Configurations
-from ..ops.expand import DTYPES
-from ..ops.loss import label_ranges
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import ENGINE, RULES, Table
 from ..planner.ir.timeline import Timeline
 from .arena import Arena
-from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
-from .caller_rows import by_sample, channels_first, usual_form
+from .binding import Call, Lap, Place, Tensors, bind, output_places, place_view
+from .caller_rows import by_sample, channels_first
 from .check_encoders import check_encoders
 from .cpu_executor import CpuExecutor
 from .cuda_executor import CudaExecutor
 from .file_calls import without_file
 from .host_slab import Slab
+from .input_rows import InputRows
 from .kernel_set import kernel_set
 from .lane_sync import first_meeting
 from .pages import Mapping
@@ -69,7 +69,6 @@ class Runner:
         self._kernels_name = kernels
         own = Configurations(configurations) if configurations else None
         self._kernels = kernel_set(kernels, own)
-        self._precision = DTYPES[schedule.graph.dtype][1]
         self._arena, self._slab, self._file, self._peer = arena, slab, file, peer
         self._order_seed, self._delay_seed = order_seed, delay_seed
         self._clock, self._copies = clock, copies
@@ -77,17 +76,27 @@ class Runner:
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
         self._mapping: Mapping | None = None  # of a paged arena
-        self._inputs, self._outputs = input_places(schedule), output_places(schedule)
-        self._label_ranges = label_ranges(schedule.graph.network)
+        self._inputs = InputRows(schedule, self._kernels, tensors.control)
+        self._outputs = output_places(schedule)
         # The numbers of values of the last step's packed codes, on the device.
         self.counts = torch.zeros(schedule.num_counts, dtype=torch.int32, device=arena.device)
+        self._cuts: tuple[int, ...] = ()  # of the second phase, before these steps
         self.suspend()
 
     @property
-    def halves(self) -> tuple[tuple[int, int], ...]:
+    def phases(self) -> tuple[tuple[int, int], ...]:
         """The step range of each phase. One range where the step is not split."""
-        cut, end = self.schedule.phase_split, len(self.schedule.steps)
-        return ((0, cut), (cut, end)) if cut < end else ((0, end),)
+        split, end = self.schedule.phase_split, len(self.schedule.steps)
+        return tuple(pairwise((0, *((split,) if split < end else ()), *self._cuts, end)))
+
+    def cut(self, before: Sequence[int]) -> None:
+        """Cut the second phase before these steps. Its parts are then the phases from 1 on."""
+        if tuple(before) == self._cuts:
+            return
+        self._cuts = tuple(before)
+        if isinstance(self._executor, CudaExecutor):
+            self._executor.forget()
+            self._capture_phases(self._executor)
 
     def suspend(self) -> None:
         """Drop all views of arena and slab. They can move then; `refresh` takes new views."""
@@ -112,84 +121,46 @@ class Runner:
         return due
 
     def fill(self, name: str, value: torch.Tensor, *, first: int = 0) -> None:
-        """Write the caller's rows of an input, with cast and change of layout.
-
-        Maps come as torch has them: [N, C, H, W], unless the network permutes them. Labels are
-        checked on the device; the number of a wrong sample counts from `first`. Raises InputError
-        for another number of samples.
-        """
-        graph = self.schedule.graph
-        buffer = graph.buffers[name]
-        if value.shape[0] * graph.row_tiles != buffer.rows:
-            raise InputError(
-                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.row_tiles}; "
-                "plan for this batch size"
-            )
-        if buffer.dtype != "int64":
-            value = channels_first(value, self._value_of(name))
-        rows_axis = 1 if buffer.dtype == "int64" else 2
-        for place in self._inputs[name]:
-            held = place_view(self._memory, buffer, place)
-            for sample, source, target in by_sample(value, held, place, graph.row_tiles, rows_axis):
-                if buffer.dtype == "int64":
-                    self._fill_labels(source, target, first + sample)
-                else:
-                    flat = source.dim() == 2  # a view may have flattened maps of one pixel
-                    target = target.flatten(1) if flat else target
-                    precision = self._precision if name in graph.rounded_inputs else "ieee"
-                    self._kernels.stage(source, target, precision=precision)
+        """Write the caller's rows of an input, as `InputRows.fill` says."""
+        self._inputs.fill(self._memory, name, value, first=first)
 
     def inputs(self, name: str) -> list[torch.Tensor]:
         """The rows of an input in the arena, as `fill` writes them ahead of its phase."""
-        buffer = self.schedule.graph.buffers[name]
-        return [place_view(self._memory, buffer, place) for place in self._inputs[name]]
+        return self._inputs.views(self._memory, name)
 
     def check_labels(self, labels: torch.Tensor, *, first: int = 0) -> None:
         """Check labels on the device, as `fill` does, before other steps."""
-        self._fill_labels(labels, None, first)
+        self._inputs.check_labels(labels, first=first)
 
-    def _fill_labels(self, labels: torch.Tensor, target: torch.Tensor | None, first: int) -> None:
-        control = self._tensors.control
-        assert control.faults is not None
-        words = control.flag, control.faults.step, control.faults.record
-        for classes, ignore_index in self._label_ranges:
-            settings = {"classes": classes, "ignore_index": ignore_index, "first": first}
-            self._kernels.stage_labels(labels, target, *words, **settings)
-
-    def _value_of(self, name: str) -> Value:
-        """The network's value that an input holds, or whose gradient it is."""
-        graph = self.schedule.graph
-        return graph.network.values[graph.inputs[name].removeprefix("grad ")]
-
-    def run(self, half: int = 0) -> None:
+    def run(self, phase: int = 0) -> None:
         """Run one phase of the step on the current stream."""
         with self._running() as executor:
-            executor.run(*self.halves[half])
+            executor.run(*self.phases[phase])
 
-    def probe(self, change: CallChange, half: int | None = None) -> None:
+    def probe(self, change: CallChange, phase: int | None = None) -> None:
         """Run one phase or the whole step by what `change` makes of the calls, one by one."""
         with self._running() as executor:
             calls = change(self.schedule, self._memory, executor.calls)
-            executor.run_eagerly(*self._steps_of(half), calls)
+            executor.run_eagerly(*self._steps_of(phase), calls)
 
-    def timed(self, half: int = 0) -> Lap:
+    def timed(self, phase: int = 0) -> Lap:
         """Run one phase of the step. The lap returns its seconds.
 
         Raises DeviceError on a CPU without a clock.
         """
         with self._running(measured=True) as executor:
-            return executor.timed(*self.halves[half])
+            return executor.timed(*self.phases[phase])
 
-    def timeline(self, half: int | None = None) -> Timeline:
+    def timeline(self, phase: int | None = None) -> Timeline:
         """Run one phase or the whole step, updates included, and measure each of its steps.
 
         Raises DeviceError on a CPU without a clock.
         """
         with self._running(measured=True) as executor:
-            return executor.timeline(*self._steps_of(half))
+            return executor.timeline(*self._steps_of(phase))
 
-    def _steps_of(self, half: int | None) -> tuple[int, int]:
-        return (0, len(self.schedule.steps)) if half is None else self.halves[half]
+    def _steps_of(self, phase: int | None) -> tuple[int, int]:
+        return (0, len(self.schedule.steps)) if phase is None else self.phases[phase]
 
     @property
     def measures(self) -> bool:
@@ -311,20 +282,23 @@ class Runner:
         """Run everything once on scratch bytes, which loads all kernels, then capture."""
         device, rehearsal = self._arena.device, self._rehearsal()
         if self._kernels_name == "triton":
-            beside: list[Callable[[], object]] = [*self._usual_fills()]
+            beside: list[Callable[[], object]] = [*self._inputs.usual_fills(self._memory)]
             beside.append(partial(first_meeting, device))
             compile_launches(self.schedule, rehearsal, beside, device, self._progress)
         executor = CudaExecutor(
             self.schedule, calls, device=device, file=self._file, delay_seed=self._delay_seed
         )
         executor.run_eagerly(0, len(self.schedule.steps), rehearsal)
-        for number, half in enumerate(self.halves):
+        self._capture_phases(executor)
+        return executor
+
+    def _capture_phases(self, executor: CudaExecutor) -> None:
+        for number, phase in enumerate(self.phases):
             if self._progress is not None:
-                self._progress("capturing", number / len(self.halves))
-            executor.capture(*half)
+                self._progress("capturing", number / len(self.phases))
+            executor.capture(*phase)
         if self._progress is not None:
             self._progress("capturing", 1.0)
-        return executor
 
     def _rehearsal(self) -> list[Call]:
         """The calls of all steps, on dummy tensors in place of those that they update."""
@@ -332,16 +306,6 @@ class Runner:
         scratch = {name: stand_ins(tensors, room) for name, tensors in updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
         return without_file(self.schedule, self._bind(tensors, by_unit=False))
-
-    def _usual_fills(self) -> Iterator[Call]:
-        """Calls that fill the inputs from tensors of the usual form, to compile their kernels."""
-        graph = self.schedule.graph
-        for name, places in self._inputs.items():
-            if graph.buffers[name].dtype != "int64":
-                yield partial(self.fill, name, usual_form(self._value_of(name)))
-            elif graph.row_tiles == 1:
-                held = place_view(self._memory, graph.buffers[name], places[0])
-                yield partial(self._fill_labels, torch.empty_like(held, device="meta"), held, 0)
 
     def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:
         made = self.schedule, self._memory, tensors, self._kernels

@@ -1,0 +1,103 @@
+"""DistributedDataParallel around virtualized networks: what torch's own training gives."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed import data_parallel_cases
+from tests.support.ranks import WORLD, Found, found_by_ranks
+
+RATIO = 1.25  # of ours to torch's relative errors
+LEAST_ERROR = 1e-7  # below which rounding of single numbers tells which is larger
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """By rank, what the cases have found."""
+    shared = tmp_path_factory.getbasetemp().parent
+    return found_by_ranks(data_parallel_cases.__name__, shared)
+
+
+def error_of(mine: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """The relative error of a state's floating-point tensors, all together."""
+    pairs = [(mine[n].double(), each) for n, each in exact.items() if each.is_floating_point()]
+    wrong = sum(float((mine - each).square().sum()) for mine, each in pairs)
+    return (wrong / sum(float(each.square().sum()) for _, each in pairs)) ** 0.5
+
+
+@pytest.mark.parametrize("case", ["sgd", "adamw", "batch_norm"])
+def test_training_is_as_accurate_as_torchs(ranks: list[Found], case: str) -> None:
+    for found in ranks:
+        ours, torchs, exact = (found[case][way]["state"] for way in ("ours", "torch", "exact"))
+        assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(torchs, exact))
+
+
+@pytest.mark.parametrize("case", ["sgd", "adamw"])
+def test_all_ranks_hold_the_same_parameters(ranks: list[Found], case: str) -> None:
+    first, *others = (found[case]["ours"]["state"] for found in ranks)
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_shards_train_as_one_process_with_the_whole_batch(ranks: list[Found]) -> None:
+    whole = ranks[0]["whole_batches"]
+    exact = {f"module.{name}": each for name, each in whole["exact"]["state"].items()}
+    one = {f"module.{name}": each for name, each in whole["torch"]["state"].items()}
+    ours = ranks[0]["sgd"]["ours"]["state"]
+    assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(one, exact))
+    losses = torch.stack([found["sgd"]["ours"]["losses"] for found in ranks]).mean(0)
+    torch.testing.assert_close(losses, whole["torch"]["losses"], rtol=1e-4, atol=1e-6)
+
+
+def test_buckets_are_reduced_while_later_parts_of_backward_wait(ranks: list[Found]) -> None:
+    for found in ranks:
+        events = found["buckets"]
+        parts = [event for event in events if event.startswith("part")]
+        buckets = [event for event in events if event.startswith("bucket")]
+        assert len(parts) > 2
+        assert len(buckets) > 2
+        assert parts == [f"part {number}" for number in range(1, 1 + len(parts))]
+        assert events.index(buckets[0]) < events.index(parts[-1])
+        assert events.index(buckets[1]) < events.index(parts[-1])
+
+
+def assert_same_gradients(ours: dict[str, Any], torchs: dict[str, Any]) -> None:
+    assert ours.keys() == torchs.keys()
+    for name, theirs in torchs.items():
+        assert (ours[name] is None) == (theirs is None), name
+        if theirs is not None:
+            torch.testing.assert_close(ours[name], theirs, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_gradients_accumulate_without_reductions(ranks: list[Found]) -> None:
+    for found in ranks:
+        assert_same_gradients(found["accumulated"]["ours"], found["accumulated"]["torch"])
+
+
+@pytest.mark.parametrize("users", [(), (1,)])
+def test_unused_parameters_get_what_torch_gives_them(
+    ranks: list[Found], users: tuple[int, ...]
+) -> None:
+    for found in ranks:
+        unused = found["unused"]
+        mine, theirs = unused[f"ours, used by {users}"], unused[f"torch, used by {users}"]
+        assert_same_gradients(mine, theirs)
+        assert (theirs["spare.weight"] is None) == (not users)
+
+
+def test_a_group_of_two_ranks_trains(ranks: list[Found]) -> None:
+    for found in ranks[:2]:
+        ours, torchs = (found["two_ranks"][way]["state"] for way in ("ours", "torch"))
+        for name, theirs in torchs.items():
+            torch.testing.assert_close(ours[name], theirs, rtol=1e-4, atol=1e-6)
+    assert [found["two_ranks"] for found in ranks[2:]] == [None] * (WORLD - 2)
+
+
+def test_checkpoints_go_from_ours_to_torchs(ranks: list[Found]) -> None:
+    for found in ranks:
+        ours, torchs = (found["checkpoints"][way]["state"] for way in ("ours", "torch"))
+        assert ours.keys() == torchs.keys()
+        for name, theirs in torchs.items():
+            torch.testing.assert_close(ours[name], theirs, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,79 @@
+"""Processes that train together: one start of four runs the cases of a module.
+
+A case is a function of a rank, named `case_...`. It returns what its rank has found. Some cases are
+of the first two ranks alone.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import distributed
+
+from bench.offline.compiler import ROOT
+
+WORLD: Final = 4
+TIMEOUT: Final = timedelta(seconds=60)
+Found = Mapping[str, Any]  # by case
+
+
+def found_by_ranks(module: str, folder: Path) -> list[Found]:
+    """By rank, what the cases of a module have found, which the first caller runs.
+
+    `folder` is shared by all callers.
+    """
+    results = [folder / f"{module}.{rank}.pt" for rank in range(WORLD)]
+    with (folder / f"{module}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not all(path.exists() for path in results):
+            command = [sys.executable, "-m", "tests.support.ranks", module, str(folder)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    return [torch.load(path, weights_only=False) for path in results]
+
+
+def main(name: str, folder: Path) -> None:
+    """Run the cases of a module in four copies of this process, which has imported it."""
+    module = import_module(name)
+    torch.set_num_threads(1)
+    children = [_forked(module, rank, folder) for rank in range(WORLD)]
+    failed = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(failed))
+
+
+def _forked(module: ModuleType, rank: int, folder: Path) -> int:
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        store = f"file://{folder}/{module.__name__}.store"
+        together: dict[str, Any] = {"rank": rank, "world_size": WORLD, "timeout": TIMEOUT}
+        distributed.init_process_group("gloo", init_method=store, **together)
+        cases: dict[str, Callable[[int], Any]] = {
+            name.removeprefix("case_"): each
+            for name, each in vars(module).items()
+            if name.startswith("case_")
+        }
+        found = {name: case(rank) for name, case in cases.items()}
+        path = folder / f"{module.__name__}.{rank}.pt"
+        torch.save(found, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+        status = 0
+    except BaseException:  # noqa: BLE001
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
