@@ -16,6 +16,7 @@ NUM_WARPS: Final = 4
 MOST_SAMPLES: Final = tl.constexpr(2**31 - 1)  # samples of a batch, at most
 LEAST_INT32, MOST_INT32 = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
 LOW_BITS: Final = tl.constexpr(2**32 - 1)
+OTHERS: Final = tl.constexpr(1)  # in the place of a sample and its label: another process's fault
 
 
 @triton.jit(do_not_specialize=["first", "classes", "ignore_index", "numel"])
@@ -69,11 +70,14 @@ def stage_labels(
 def fault_of(record: Tensor) -> tuple[int, int, int] | None:
     """The step, sample and label in a record on the CPU, or None where all labels were right.
 
-    A label beyond 32 bits is given as the nearest int32.
+    A label beyond 32 bits is given as the nearest int32. The sample is -1 where another process,
+    which trains together with this one, has told of a fault.
     """
     key, step = record.tolist()
     if not key:
         return None
+    if key == OTHERS.value:
+        return step, -1, 0
     low = key & LOW_BITS.value
     label = low - 2**32 if low >= 2**31 else low
     return step, MOST_SAMPLES.value - (key >> 32), label

@@ -16,12 +16,13 @@ from tvdnn import virtualize
 from tvdnn.engine import Virtualized
 
 STEPS: Final = 10
+EPS: Final = 1e-4  # of AdamW: with less, gradients near 0 move parameters by their rounding
 SHARD, SHAPE, CLASSES = 4, (3, 8, 8), 5
 BUCKET_MB: Final = 0.002  # several buckets in a network of 20 kB
 Optimizers = Callable[[Any], Optimizer]
 OPTIMIZERS: Final[dict[str, Optimizers]] = {
     "SGD": lambda params: SGD(params, lr=0.1, momentum=0.9),
-    "AdamW": lambda params: AdamW(params, lr=1e-3),
+    "AdamW": lambda params: AdamW(params, lr=1e-3, eps=EPS),
 }
 
 

@@ -1,5 +1,6 @@
 """DistributedDataParallel around virtualized networks: what torch's own training gives."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,9 @@ LEAST_ERROR = 1e-7  # below which rounding of single numbers tells which is larg
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def ranks(shared_folder: Path) -> list[Found]:
     """By rank, what the cases have found."""
-    shared = tmp_path_factory.getbasetemp().parent
-    return found_by_ranks(data_parallel_cases.__name__, shared)
+    return found_by_ranks(data_parallel_cases.__name__, shared_folder)
 
 
 def error_of(mine: dict[str, Tensor], exact: dict[str, Tensor]) -> float:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,13 @@ from torch import distributed
 
 from bench.offline.compiler import ROOT
 
+
+class EndOfProcessError(Exception):
+    """Ends a rank in the last of its cases, as if it were killed."""
+
+
 WORLD: Final = 4
+_SCRIPT: Final = "from tests.support.ranks import main; main()"
 TIMEOUT: Final = timedelta(seconds=60)
 Found = Mapping[str, Any]  # by case
 
@@ -34,14 +40,15 @@ def found_by_ranks(module: str, folder: Path) -> list[Found]:
     with (folder / f"{module}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all(path.exists() for path in results):
-            command = [sys.executable, "-m", "tests.support.ranks", module, str(folder)]
+            command = [sys.executable, "-c", _SCRIPT, module, str(folder)]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     return [torch.load(path, weights_only=False) for path in results]
 
 
-def main(name: str, folder: Path) -> None:
+def main() -> None:
     """Run the cases of a module in four copies of this process, which has imported it."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
     module = import_module(name)
     torch.set_num_threads(1)
     children = [_forked(module, rank, folder) for rank in range(WORLD)]
@@ -63,7 +70,7 @@ def _forked(module: ModuleType, rank: int, folder: Path) -> int:
             for name, each in vars(module).items()
             if name.startswith("case_")
         }
-        found = {name: case(rank) for name, case in cases.items()}
+        found = dict(_found_by(cases, rank))
         path = folder / f"{module.__name__}.{rank}.pt"
         torch.save(found, path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
@@ -75,5 +82,9 @@ def _forked(module: ModuleType, rank: int, folder: Path) -> int:
         os._exit(status)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+def _found_by(cases: Mapping[str, Callable[[int], Any]], rank: int) -> Iterator[tuple[str, Any]]:
+    for name, case in cases.items():
+        try:
+            yield name, case(rank)
+        except EndOfProcessError:
+            return

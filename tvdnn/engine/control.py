@@ -6,30 +6,36 @@ from typing import Final
 import torch
 
 from ..ops.expand import CONTROL_NBYTES
-from ..ops.operator import Control, FaultRecord
+from ..ops.operator import Control, FaultRecord, Group
 
-# The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
-# device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.
-_CONTROL = Struct("=qqf12x7f")
+# The seed, the step's number, the scale, the samples, a gap, 7 floats of the optimizer. Behind them
+# on the device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.
+_CONTROL = Struct("=qqff8x7f")
 RECORD_AT: Final = 64
 
 
-def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
+def make_control(device: torch.device, group: Group | None = None) -> tuple[torch.Tensor, Control]:
     """The control block's bytes, and its parts."""
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
     faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
-    return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
+    parts = {"scale": floats[4:5], "samples": floats[5:6], "seed": words[:1]}
+    return block, Control(floats[8:16], **parts, faults=faults, group=group)
 
 
 def write_control(
-    block: torch.Tensor, settings: tuple[float, ...], scale: float, seed: int, step: int = 1
+    block: torch.Tensor,
+    settings: tuple[float, ...],
+    scale: float,
+    seed: int,
+    step: int = 1,
+    samples: int = 0,
 ) -> None:
     """Write the next step's settings, on the current stream before the replay that reads them.
 
     Steps are numbered from 1. The flag behind the seven settings, and the record, are the device's.
     """
     floats = (*settings, *(0.0,) * 7)[:7]
-    packed = bytearray(_CONTROL.pack(seed, step, scale, *floats))
+    packed = bytearray(_CONTROL.pack(seed, step, scale, samples, *floats))
     block[: _CONTROL.size].copy_(torch.frombuffer(packed, dtype=torch.uint8), non_blocking=True)

@@ -66,7 +66,7 @@ class Core:
         self.kernels = requested.kernels or ("triton" if cuda else "torch")
         self.computed = ComputedParameters(self.device)
         self.memory = StepMemory(requested, self.device)
-        self.control_bytes, self.control = make_control(self.device)
+        self.control_bytes, self.control = make_control(self.device, requested.group)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self._resolved: dict[Hashable, Resolved] = {}

@@ -17,6 +17,7 @@ from ..runtime.section_file import SectionFile
 from ..units import Limit, parse_bytes, parse_limit
 from .build import ChunkSize, Progress
 from .first_step import FirstStep
+from .process_group import TrainingGroup
 
 CPU: Final = torch.device("cpu")
 CHECK_EVERY: Final = 1000  # steps
@@ -48,6 +49,7 @@ class EngineRequest:
     sized: bool = False  # whether chunk sizes are given, so that tuned ones do not count
     dtype: str | None = None  # of virtualized calls; None: as torch's own switches say
     opaque: bool = False  # whether submodules may run by torch's own code
+    group: TrainingGroup | None = None  # of the processes that train together
     device: torch.device = CPU  # where a network without parameters computes
 
 

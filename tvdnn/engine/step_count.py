@@ -52,11 +52,17 @@ class StepCount:
         self._recent.clear()
         self.steps = step - 1
         self.faults.clear()
+        unchanged = "Neither that step nor those after it have changed anything"
+        if sample < 0:
+            raise InputError(
+                f"step {step}: another process has a label that is no class, which its own error"
+                f" tells. {unchanged}, in no process: go on once that is corrected"
+            )
         known = " and ".join(
             f"a class from 0 to {classes - 1} or ignore_index {ignored}"
             for classes, ignored in self._label_ranges
         )
         raise InputError(
-            f"step {step}: sample {sample} has label {label}; labels are {known}. Neither that step"
-            " nor those after it have changed anything: correct the labels and go on"
+            f"step {step}: sample {sample} has label {label}; labels are {known}. {unchanged}:"
+            " correct the labels and go on"
         )

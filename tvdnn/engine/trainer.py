@@ -5,14 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..errors import EngineError, InputError
 from ..graph import Graph
-from ..ops.expand import Mode
 from ..optim import SGD
 from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
@@ -48,10 +47,14 @@ from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
 from .peak_memory import PeakMemory
+from .process_group import begin_together, training_group
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Trainer:
@@ -89,6 +92,10 @@ class Trainer:
       prediction by more than 5% are measured, the costs are corrected, and the plan is made again
       in another process. A later step takes it over if it is predicted to be faster. What is
       computed stays the same, bit for bit.
+
+    - `process_group`: the processes of torch.distributed that train together, each on its samples:
+      losses and gradients are the means of all. Gradients are summed beside backward, in buckets
+      of `bucket_size` bytes (25 MiB).
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
     found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there
@@ -129,31 +136,31 @@ class Trainer:
         feedback: bool = True,
         clock: Costs | None = None,
         progress: Progress | None = None,
+        process_group: "ProcessGroup | None" = None,
+        bucket_size: int | str | None = None,
     ) -> None:
         self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
         self._peak = PeakMemory(net)
         spec: Spec = optimizer or SGD()
-        machine: dict[str, Any] = {"costs": costs, "clock": clock, "slab": slab}
-        machine |= {"order_seed": order_seed, "delay_seed": delay_seed}
-        machine |= {"kernels": kernels, "feedback": feedback, "first_step": first_step}
-        policy, rounding = requested_rounding(policy, allow, lossy_check_every)
-        requested = EngineRequest(
-            **requested_memory(budget, host_budget, file, file_budget, peer_budget),
-            **(machine | rounding),
-            choice=requested_choice(policy, lead, copies),
-            sized=is_sized(chunk_size, sections),
-        )
+        policy, fields = requested_rounding(policy, allow, lossy_check_every)
+        fields |= requested_memory(budget, host_budget, file, file_budget, peer_budget)
+        fields |= {"choice": requested_choice(policy, lead, copies), "costs": costs, "slab": slab}
+        fields |= {"sized": is_sized(chunk_size, sections), "clock": clock, "kernels": kernels}
+        group = training_group(process_group, file=file, allow=allow)
+        fields |= {"feedback": feedback, "first_step": first_step, "group": group}
+        fields |= {"order_seed": order_seed, "delay_seed": delay_seed}
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._given_losses = GivenLosses(loss)
-        self._core = Core(net, requested, losses.tensors)
+        self._core = Core(net, EngineRequest(**fields), losses.tensors)
         self._core.memory.peak = self._peak
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
         how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
         settings = training_settings(*how, updates_last=file is not None, reserve=reserve)
         settings = with_rewrites_for(settings, policy, may_round=allow is not None)
+        settings = begin_together(group, net, example_inputs, settings, bucket_size)
         with compiling_soon(self.device, kernels):
             self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer
@@ -252,12 +259,7 @@ class Trainer:
         classes.
         """
         self._check(x, y, 1)
-        runner = self._steps.runner(tuple(x.shape))
-        found = self._steps.judge(runner, Mode.TRAIN, x, y, limit)
-        if found is None:
-            self._steps.count.raise_faults(wait=True)
-        assert found is not None
-        return found
+        return self._steps.rounding_errors(x, y, limit)
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
         """The median seconds of `steps` training steps, after one step to warm up.

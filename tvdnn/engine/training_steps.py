@@ -72,14 +72,14 @@ class TrainingSteps:
         mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._judged_runner(shape, mode, x, y)
-        updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
+        updated = self._write_control(runner, shape, mode, 1.0 / accumulate, len(x))
         with self._stepping(runner, mode, updated, self._snapshot()):
             return self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
 
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """Run one step on a GPU and return its measured timeline."""
         runner = self._judged_runner(tuple(x.shape), Mode.TRAIN, x, y)
-        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
+        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0, len(x))
         with self._stepping(runner, Mode.TRAIN, updated):
             self._core.module.change_state(runner.schedule.graph.network.changes)
             self._batches.fill(runner, x, y)
@@ -115,6 +115,20 @@ class TrainingSteps:
         fill = partial(self._batches.fill, runner, x, y)
         step = ProbedStep(runner, mode, updated, fill, *numbers)
         return judge(GradientProbe(self._core, self._sums, self.optimizer, step), limit)
+
+    def rounding_errors(self, x: torch.Tensor, y: torch.Tensor, limit: float) -> Verdict:
+        """The errors of a batch's gradients by rounded maps of the present plan.
+
+        Raises InputError for labels that are no classes, and for processes that train together:
+        what one measures depends on what it finds.
+        """
+        if self._core.requested.group is not None:
+            raise InputError("rounding errors are measured without a process_group; leave it out")
+        found = self.judge(self.runner(tuple(x.shape)), Mode.TRAIN, x, y, limit)
+        if found is None:
+            self.count.raise_faults(wait=True)
+        assert found is not None
+        return found
 
     @contextmanager
     def _stepping(
@@ -162,7 +176,11 @@ class TrainingSteps:
         self._batches.check_labels(runner, y, starts)
         parts = zip(x.split(rows), y.split(rows), starts, strict=True)
         losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
-        return torch.stack(losses).mean()
+        loss, group = torch.stack(losses).mean(), self._core.requested.group
+        if group is not None:
+            assert self._core.control.samples is not None
+            group.mean([loss], self._core.control.samples)
+        return loss
 
     def key(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Key:
         return shape, mode, self.state
@@ -193,13 +211,13 @@ class TrainingSteps:
         return [params[name] for name in network.params if name in params]
 
     def _write_control(
-        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
+        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float, samples: int
     ) -> Updated:
         """Write the settings of the runner's next step; returns the updated parameters."""
         updated = self._updated_by(runner, self.key(shape, mode))
         settings = control_of(self.optimizer, updated)
         seed, step = self.seed + self.count.steps, self.count.steps + 1
-        write_control(self._core.control_bytes, settings, scale, seed, step)
+        write_control(self._core.control_bytes, settings, scale, seed, step, samples)
         return updated
 
     def _updated_by(self, runner: Runner, key: Key) -> Updated:

@@ -98,6 +98,8 @@ class Pass:
     nbytes: float = 0.0  # device-memory traffic of the whole domain
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
+    # Of a sum of the buffer that it writes over so many processes, their number. Else 0.
+    ranks: int = 0
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
     # By write, what the values that a launch writes have in common.
     facts: tuple[frozenset[Fact], ...] = field(default=(), repr=False)

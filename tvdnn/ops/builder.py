@@ -4,13 +4,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from ..graph import Direction, Form, Kind, Op, Pass, Use, in_form
 from ..kernels.conv.batch_stats import MomentCells
 from ..optim import Optimizer
+from ..units import MIB
 from .concat_views import Channels
 from .masks import Masks
+
+BUCKET_NBYTES: Final = 25 * MIB  # as DistributedDataParallel's
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes that train together, and the bytes of gradients that they sum at once."""
+
+    size: int
+    bucket_nbytes: int = BUCKET_NBYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +56,13 @@ class Builder(Masks):
     deferred_updates: list[str] = field(default_factory=list)
     # The parameters whose update waits for others to share a launch.
     batched_updates: list[str] = field(default_factory=list)
+    # Of processes that train together: the parameters of each bucket of gradients, those whose
+    # gradients are whole, how many buckets are summed, and by the op of each its buffer.
+    ranks: Ranks | None = None
+    buckets: list[tuple[str, ...]] = field(default_factory=list)
+    whole_grads: set[str] = field(default_factory=set)
+    summed: int = 0
+    bucket_buffers: dict[str, str] = field(default_factory=dict)
     # By parameter, how many ops use it.
     uses: Counter[str] = field(init=False)
     # The parameters that are updated by what makes their gradient.
@@ -72,7 +90,7 @@ class Builder(Masks):
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
         self.completed_last = self.network.completed_last
-        fuses = self.gradient_sink == "update" and not self.updates_last
+        fuses = self.gradient_sink == "update" and not self.updates_last and self.ranks is None
         self.fused_update = frozenset(once - self.completed_last if fuses else ())
 
     def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:
@@ -97,6 +115,7 @@ class Builder(Masks):
         extra_nbytes: int = 0,
         attrs: Mapping[str, Any] | None = None,
         effects: bool = False,
+        ranks: int = 0,
     ) -> None:
         """Append a pass over the batch.
 
@@ -132,6 +151,7 @@ class Builder(Masks):
                 nbytes=nbytes,
                 attrs=attrs or {},
                 effects=effects,
+                ranks=ranks,
                 form_nbytes=self._form_nbytes(uses),
             )
         )
@@ -177,6 +197,10 @@ class Builder(Masks):
         """The role of the pass that takes the whole gradient of a parameter; "" for none."""
         last = param in self.completed_last
         return "accumulate" if last and self.gradient_sink == "update" else self.gradient_sink
+
+    def update_nbytes(self, param: str) -> int:
+        """Bytes that an update moves: parameter and state, read and written."""
+        return 2 * (1 + len(self.optimizer.states)) * self.param_nbytes(param)
 
     def needs_param_grad(self, name: str) -> bool:
         return bool(name) and self.network.params[name].requires_grad

@@ -25,7 +25,8 @@ from ..graph import (
 from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
-from .builder import Builder
+from .buckets import begin_sums, end_sums
+from .builder import Builder, Ranks
 from .chunk_size import default_chunk_size
 from .facts import with_facts
 from .gradient_sums import add_grads
@@ -96,6 +97,8 @@ class Settings:
     remakes_maps: bool = False
     # Whether parameters are updated behind all other passes, with whole gradients until then.
     updates_last: bool = False
+    # The processes that train together; None for one alone.
+    ranks: Ranks | None = None
 
 
 @without_collection()
@@ -198,6 +201,7 @@ def _builder(
         optimizer=settings.optimizer or SGD(),
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         updates_last=settings.updates_last,
+        ranks=settings.ranks if settings.mode is Mode.TRAIN else None,
         remakes_maps=settings.remakes_maps,
         order=ReadOrder(traced, tiled.ops),
         strided=strided,
@@ -246,6 +250,8 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 
 def _forward(b: Builder) -> None:
+    if b.ranks is not None:
+        begin_sums(b, b.ranks)
     for op in b.network.ops:
         definition = OPERATORS[op.kind]
         if definition.in_place:
@@ -272,6 +278,8 @@ def _backward(b: Builder, settings: Settings) -> None:
         unflushed.append(op)
     _flush_all(b, unflushed)
     flush_all_updates(b)
+    if b.ranks is not None:
+        end_sums(b, b.buffer_of["loss"])
     for name in sorted(settings.input_grads & b.gradient_terms.keys()):
         add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 

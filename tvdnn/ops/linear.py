@@ -21,7 +21,7 @@ from .bias_rounding import rounded_copy, run_round
 from .builder import Builder, whole
 from .dropout import run_dropout
 from .operator import TORCH_DTYPES, Launch, Operator
-from .optimizer import run_fused_update, update_by, update_nbytes
+from .optimizer import run_fused_update, update_by
 from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
 
 
@@ -91,7 +91,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
         "flops": b.product_flops(op, b.batch),
     }
     if weight in b.fused_update:
-        once |= {"updates": (weight,), "extra_nbytes": update_nbytes(b, weight)}
+        once |= {"updates": (weight,), "extra_nbytes": b.update_nbytes(weight)}
         b.add_pass(op, "update_weight", reads, workspaces, attrs=b.update_attrs, **once)
     else:
         grad = whole(b.new_param_grad(weight))

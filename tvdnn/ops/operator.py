@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -35,6 +35,19 @@ class FaultRecord:
     record: torch.Tensor
 
 
+class Group(Protocol):
+    """The processes that train together."""
+
+    @property
+    def sums_in_graphs(self) -> bool:
+        """Whether a CUDA graph may hold a sum."""
+        ...
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Sum a tensor of float32 over the processes, in its place, in the stream's order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """Device scalars written before each step: optimizer settings, the loss's scale, the seed.
@@ -47,11 +60,31 @@ class Control:
     scale: torch.Tensor
     seed: torch.Tensor
     faults: FaultRecord | None = None
+    # Of processes that train together: float32 [1], the samples of this one, and their group.
+    samples: torch.Tensor | None = None
+    group: Group | None = None
 
     @property
     def flag(self) -> torch.Tensor:
         """Float32 [1]: not 0 where passes must leave parameters, state and statistics alone."""
         return self.optimizer[7:8]
+
+
+class _NoGroup:
+    """In the place of a group, where a step is rehearsed on bytes without meaning."""
+
+    sums_in_graphs = True
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Leave the values as they are."""
+
+
+def without_group(control: Control) -> Control:
+    """The control of a rehearsal: no other process takes part, and no fault is noted."""
+    if control.group is None:
+        return control
+    faults = control.faults and FaultRecord(control.faults.step, control.faults.record.clone())
+    return replace(control, optimizer=control.optimizer.clone(), faults=faults, group=_NoGroup())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from ..graph import Direction, Op, Use
 from ..kernels.optim.update import TENSORS
 from ..units import KIB
+from .buckets import add_whole_gradient
 from .builder import Builder, whole
 from .operator import Launch, Operator, launches
 
@@ -29,7 +30,9 @@ def flush_gradients(b: Builder, op: Op) -> None:
     for param in dict.fromkeys(op.params):
         if param not in b.param_grads or b.uses[param] > 1:
             continue
-        if b.updates_last:
+        if b.ranks is not None and b.sink_of(param) == "update":
+            add_whole_gradient(b, param)
+        elif b.updates_last:
             b.deferred_updates.append(param)
         else:
             _take_or_batch(b, param)
@@ -63,7 +66,9 @@ def take(b: Builder, param: str) -> None:
     first, *others = (whole(name) for name in b.param_grads[param])
     for other in others:
         b.add_pass(op, "add_grad", (first, other), (first,))
-    if role := b.sink_of(param):
+    if b.ranks is not None and b.sink_of(param) == "update":
+        add_whole_gradient(b, param)
+    elif role := b.sink_of(param):
         _add_update(b, op, role, (first,), (param,))
 
 
@@ -84,15 +89,10 @@ def _add_update(
     b: Builder, op: Op, role: str, reads: tuple[Use, ...], params: tuple[str, ...]
 ) -> None:
     direction, b.direction = b.direction, Direction.UPDATE
-    nbytes = sum(update_nbytes(b, param) for param in params)
+    nbytes = sum(map(b.update_nbytes, params))
     attrs = b.update_attrs if role == "update" else {}  # a kept sum has no state beside it
     b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
     b.direction = direction
-
-
-def update_nbytes(b: Builder, param: str) -> int:
-    """Bytes that an update moves: parameter and state, read and written."""
-    return 2 * (1 + len(b.optimizer.states)) * b.param_nbytes(param)
 
 
 def _sum(b: Builder, param: str) -> None:

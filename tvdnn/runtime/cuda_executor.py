@@ -11,14 +11,14 @@ from typing import Final, TypeAlias
 
 import torch
 
-from ..planner.ir.schedule import Lane, Schedule, Step
+from ..planner.ir.schedule import LAUNCH_LANES, Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from .binding import Call, Lap
 from .defer_signals import defer_signals
 from .file_lanes import FilePhase, FileRun, file_phase
 from .host_counts import FILE_LANES
-from .lane_sync import DEVICE_COPIES, GraphSegment, lanes_of, num_copies
+from .lane_sync import BRANCHES, DEVICE_COPIES, GraphSegment, lanes_of, num_copies
 from .section_file import SectionFile
 from .streams import capture, fork_join
 
@@ -78,6 +78,9 @@ class CudaExecutor:
     `delay_seed` puts a random delay before every step. A missing wait then shows as a different
     result.
 
+    The host also issues steps one by one where the processes that train together cannot sum in a
+    graph (`captures`).
+
     Threads of the host run the steps of a file beside the segments (file_lanes.py). Where branches
     are not independent, the host issues steps one by one, and runs those of the file among them.
     """
@@ -90,6 +93,7 @@ class CudaExecutor:
         device: torch.device,
         file: SectionFile | None = None,
         delay_seed: int | None = None,
+        captures: bool = True,
     ) -> None:
         self._schedule = schedule
         self.calls = calls
@@ -99,8 +103,8 @@ class CudaExecutor:
         self._lanes = lanes_of(torch.device("cuda", index))
         used = {step.lane for step in schedule.steps}
         self._independent = self._lanes.are_independent(used.difference(FILE_LANES))
-        self._file = file
-        self._copies = [lane for lane in DEVICE_COPIES if lane in self._lanes.streams]
+        self._file, self._captures = file, captures
+        self._branches = [lane for lane in BRANCHES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
         self._graphs: dict[tuple[int, int], CapturedPhase] = {}
         self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
@@ -171,6 +175,8 @@ class CudaExecutor:
         with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
+            if not self._captures:
+                return CapturedPhase(first, end, [], files)
             independent = self._independent and self._lanes.independent
             found = list(self._segments(first, end, events, files)) if independent else []
             if found and all(safe for _, safe in found):
@@ -191,7 +197,7 @@ class CudaExecutor:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
         segments = list(segments_of(steps, first, end))
-        copied = any(step.lane in DEVICE_COPIES for step in steps[first:end])
+        waited = any(step.lane in BRANCHES for step in steps[first:end])
         awaited = {**cross_lane_waits(steps, first, end)}
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
@@ -218,8 +224,8 @@ class CudaExecutor:
 
         for segment in segments:
             used = {steps[index].lane for index in segment}
-            copying = [lane for lane in DEVICE_COPIES if lane in used]
-            awaits = copied and Lane.COMPUTE in used
+            copying = [lane for lane in BRANCHES if lane in used]
+            awaits = waited and Lane.COMPUTE in used
             low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in copying]
             with self._capture() as graph, fork_join(streams[Lane.COMPUTE], others):
@@ -290,7 +296,7 @@ class CudaExecutor:
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
         spans: dict[int, tuple[float, float]] = {}
-        with fork_join(main, [streams[lane] for lane in self._copies]):
+        with fork_join(main, [streams[lane] for lane in self._branches]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
                 awaited = [done[wait] for wait in step.waits if wait in done]
@@ -326,7 +332,7 @@ def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
 
     One range where nothing is copied.
     """
-    launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
+    launches = sum(step.lane in LAUNCH_LANES for step in steps[first:end])
     parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
     in_file = any(step.lane in FILE_LANES for step in steps[first:end])
     copies = FILE_SEGMENT_COPIES if in_file else SEGMENT_COPIES

@@ -63,7 +63,8 @@ def profile(
         known = known_launches(gpu) if kernels == "triton" else NOTHING
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
     scratch = Scratch(graph, device, kernels, most, configurations)
-    launches = [(n, forms) for n, pass_ in enumerate(graph.passes) for forms in form_choices(pass_)]
+    own = [(n, pass_) for n, pass_ in enumerate(graph.passes) if not pass_.ranks]
+    launches = [(n, forms) for n, pass_ in own for forms in form_choices(pass_)]
     recodes = _measurable(recodes_of(graph), device, kernels)
     timed = [_timed_pass(graph, scratch, *each) for each in launches]
     timed += [_timed_recode(scratch, recode) for recode in recodes]

@@ -10,6 +10,7 @@ import torch
 from ..errors import DeviceError, EngineError, FileError
 from ..graph import Value
 from ..kernels.language.overrides import Configurations
+from ..ops.operator import without_group
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import ENGINE, RULES, Table
@@ -73,6 +74,8 @@ class Runner:
         self._order_seed, self._delay_seed = order_seed, delay_seed
         self._clock, self._copies = clock, copies
         self._progress = progress
+        group = tensors.control.group
+        self._captures = group is None or group.sums_in_graphs
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
         self._mapping: Mapping | None = None  # of a paged arena
@@ -286,7 +289,12 @@ class Runner:
             beside.append(partial(first_meeting, device))
             compile_launches(self.schedule, rehearsal, beside, device, self._progress)
         executor = CudaExecutor(
-            self.schedule, calls, device=device, file=self._file, delay_seed=self._delay_seed
+            self.schedule,
+            calls,
+            device=device,
+            file=self._file,
+            delay_seed=self._delay_seed,
+            captures=self._captures,
         )
         executor.run_eagerly(0, len(self.schedule.steps), rehearsal)
         self._capture_phases(executor)
@@ -304,7 +312,8 @@ class Runner:
         """The calls of all steps, on dummy tensors in place of those that they update."""
         updates, room = self._tensors.updates, self._arena.bytes
         scratch = {name: stand_ins(tensors, room) for name, tensors in updates.items()}
-        tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
+        control = without_group(self._tensors.control)
+        tensors = Tensors(self._tensors.params, scratch, control)
         return without_file(self.schedule, self._bind(tensors, by_unit=False))
 
     def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:

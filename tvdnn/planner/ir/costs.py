@@ -46,7 +46,18 @@ class Link:
         return stored_s * (1.0 - 1.0 / self.zero_copy_slowdown)
 
 
-Links: TypeAlias = Mapping[str, Link]  # by tier
+Links: TypeAlias = Mapping[str, Link]  # by tier; the one between processes by RANKS
+RANKS: Final = "ranks"
+
+
+def all_reduce_s(links: Links, ranks: int, nbytes: int) -> float:
+    """Seconds in which so many processes sum a buffer of these bytes, in a ring.
+
+    A process sends 2 (ranks - 1) / ranks of the bytes, in 2 (ranks - 1) messages (Patarasuk and
+    Yuan, "Bandwidth optimal all-reduce algorithms", 2009). 0 where the link is not known.
+    """
+    link, messages = links.get(RANKS), 2 * (ranks - 1)
+    return 0.0 if link is None else messages * (link.latency_s + nbytes / ranks / link.out)
 
 
 class Costs(Protocol):
@@ -68,7 +79,7 @@ class Costs(Protocol):
         ...
 
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
-        """Seconds of one launch of `pass_` over `rows` rows of its domain.
+        """Seconds of one launch of `pass_` over `rows` rows of its domain on the compute lane.
 
         `forms` are those besides raw that it reads or leaves.
         """
@@ -121,6 +132,8 @@ class Roofline:
         return self.profile.links
 
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
+        if pass_.ranks:
+            return 0.0
         share = rows / pass_.domain
         flops_s = pass_.flops * share / (self.profile.flops[self.dtype] * self.profile.efficiency)
         nbytes = pass_.nbytes + sum(pass_.form_nbytes[each] for each in forms)
@@ -158,6 +171,8 @@ class Profile:
         return True
 
     def launch_s(self, pass_: Pass, rows: int, forms: Forms = ()) -> float:
+        if pass_.ranks:
+            return 0.0
         return _interpolated(self.samples[pass_.name][frozenset(forms)], rows)
 
     def recode_s(self, buffer: Buffer, rows: int, source: Form, target: Form) -> float:
@@ -166,6 +181,8 @@ class Profile:
 
     def min_pass_s(self, pass_: Pass) -> float:
         """The domain at the least seconds a row, which interpolation has at a sample."""
+        if pass_.ranks:
+            return 0.0
         points = chain.from_iterable(self.samples[pass_.name].values())
         return pass_.domain * min(seconds / rows for rows, seconds in points)
 

@@ -7,15 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from .costs import Hardware, Link
+from .costs import RANKS, Hardware, Link
 from .plan import FILE, PEER
 
 FOLDER = Path(__file__).parents[2] / "hardware"
+# Links between processes of one machine or of several, each with a GPU, by the name of the bus or
+# network. Rates are four fifths of those of the data sheets; seconds are those of a message.
+INTERCONNECTS = {
+    "NVLink": Link(360e9, 360e9, 360e9, 360e9, 2e-6),
+    "PCIe": Link(51e9, 51e9, 51e9, 51e9, 5e-6),
+    "100GbE": Link(10e9, 10e9, 10e9, 10e9, 2e-5),
+}
 # Links of tiers that a profile does not name. The file's are assumed: those of one drive on PCIe 3
 # x4. The peer's are the copy engines' between two H200 over NVLink (2026-11).
 ASSUMED_LINKS = {
     FILE: Link(2e9, 3e9, 1.5e9, 2e9, 1e-4),
     PEER: Link(394e9, 394e9, 198e9, 198e9, 7.5e-6),
+    RANKS: INTERCONNECTS["NVLink"],
 }
 
 

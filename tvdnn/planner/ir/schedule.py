@@ -25,6 +25,7 @@ class Lane(IntEnum):
     FILE_READ = 4
     PEER_OFFLOAD = 5
     PEER_PREFETCH = 6
+    REDUCE = 7  # sums over the processes that train together
 
 
 class Space(IntEnum):
@@ -56,6 +57,8 @@ LANE_PAIRS: Final = (
     LanePair(FILE, Lane.FILE_WRITE, Lane.FILE_READ, Space.SLAB, Space.FILE, on_device=False),
     LanePair(PEER, Lane.PEER_OFFLOAD, Lane.PEER_PREFETCH, Space.ARENA, Space.PEER, on_device=True),
 )
+# Those of passes. The others copy.
+LAUNCH_LANES: Final = (Lane.COMPUTE, Lane.REDUCE)
 COPY_LANES: Final = tuple(lane for pair in LANE_PAIRS for lane in (pair.out, pair.back))
 BACK_LANES: Final = tuple(pair.back for pair in LANE_PAIRS)
 SOURCES: Final = {
@@ -136,8 +139,8 @@ class Step(NamedTuple):
 
     @property
     def copied_nbytes(self) -> int:
-        """The bytes that go over a link."""
-        return self.writes[0].nbytes if self.lane is not Lane.COMPUTE else 0
+        """The bytes that go over a link of the device to other memory."""
+        return self.writes[0].nbytes if self.lane in COPY_LANES else 0
 
 
 class Residency(NamedTuple):

@@ -13,7 +13,6 @@ from ...placement import (
 )
 from ...placement.cuda_blocks import block_nbytes, usable_nbytes
 from ..ir.page_map import PageMap
-from ..ir.schedule import Lane
 from .launch_limits import FragmentationError
 from .lifetimes import REUSE_DELAY, group_lifetimes
 from .program import Program
@@ -85,7 +84,7 @@ def place_arena_within(timetable: Timetable, capacity: int) -> ArenaLayout:
         others, delayed_unplaced = first_fit_bounded(delayed, usable)
         placed = (groups, offsets) if delayed_unplaced else (delayed, others)
         return ArenaLayout.of(timetable.program, *placed)
-    launches = list(accumulate(item.lane is Lane.COMPUTE for item in timetable.items))
+    launches = list(accumulate(item.is_launch for item in timetable.items))
     firsts = [launches[groups[at].first] - 1 for at in unplaced]
     raise FragmentationError(
         tuple((first, first, groups[at].nbytes) for first, at in zip(firsts, unplaced, strict=True))

@@ -97,14 +97,15 @@ def _steps(timetable: Timetable, arena: ArenaLayout, tiers: TierLayout) -> Seque
     """The steps of the timetable with addresses, without waits."""
     prog = timetable.program
     return [
-        _launch_step(prog, item.number, arena, tiers)
-        if item.lane is Lane.COMPUTE
+        _launch_step(prog, item, arena, tiers)
+        if item.is_launch
         else _copy_step(prog, item, arena, tiers)
         for item in timetable.items
     ]
 
 
-def _launch_step(prog: Program, index: int, arena: ArenaLayout, tiers: TierLayout) -> Step:
+def _launch_step(prog: Program, item: Item, arena: ArenaLayout, tiers: TierLayout) -> Step:
+    lane, index = item
     launch = prog.launches[index]
 
     def operand(run: tuple[int, ...]) -> Operand:
@@ -120,7 +121,7 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout, tiers: TierLayou
     writes = tuple(operand(run) for run in prog.writes[index])
     where = (launch.slot, launch.pass_index, launch.start, launch.stop)
     if launch.recode is None:
-        return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
+        return Step(lane, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
     if index in prog.tails:
         tail = prog.tails[index]
         rows = launch.recode.buffer, launch.start, launch.stop
@@ -128,7 +129,7 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout, tiers: TierLayou
         encodes = launch.recode.source == RAW
         reads, writes = (reads, (*writes, held)) if encodes else ((*reads, held), writes)
     word = prog.counts.get(index, -1)
-    return Step(Lane.COMPUTE, Action.RECODE, *where, reads, writes, count_word=word)
+    return Step(lane, Action.RECODE, *where, reads, writes, count_word=word)
 
 
 def _copy_step(prog: Program, item: Item, arena: ArenaLayout, tiers: TierLayout) -> Step:
@@ -157,7 +158,7 @@ def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, .
     prog = timetable.program
     users: list[list[int]] = [[] for _ in prog.intervals]
     for index, item in enumerate(timetable.items):
-        if item.lane is not Lane.COMPUTE:
+        if not item.is_launch:
             if Space.ARENA in (SOURCES[item.lane], DESTINATIONS[item.lane]):
                 users[item.number].append(index)
             continue
@@ -200,7 +201,7 @@ def _with_waits_of_updates(
     ends = tuple(last[lane] for lane in (Lane.FILE_WRITE, Lane.FILE_READ) if lane in last)
     waits = list(extra)
     for index, item in enumerate(timetable.items):
-        number = prog.launches[item.number].pass_index if item.lane is Lane.COMPUTE else NONE
+        number = prog.launches[item.number].pass_index if item.is_launch else NONE
         if number != NONE and prog.graph.passes[number].changes_parameters:
             if index < max(ends):
                 raise ScheduleError(

@@ -44,7 +44,10 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
     An input begins with its phase, an output ends with its phase.
     """
     prog = timetable.program
-    at = {(item.lane, item.number): index for index, item in enumerate(timetable.items)}
+    at = {
+        (Lane.COMPUTE if item.is_launch else item.lane, item.number): index
+        for index, item in enumerate(timetable.items)
+    }
     split, end = timetable.phase_split, len(timetable.items)
     phases = ((0, split - 1), (split, end))
     begins, ends = [], []

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.costs import Costs
-from ..ir.schedule import COPY_LANES, Lane
+from ..ir.schedule import COPY_LANES, LAUNCH_LANES, Lane
 from .program import NONE, Program
 
 
@@ -23,6 +23,10 @@ class Item(NamedTuple):
 
     lane: Lane
     number: int
+
+    @property
+    def is_launch(self) -> bool:
+        return self.lane in LAUNCH_LANES
 
 
 class CapacityError(Exception):
@@ -71,7 +75,8 @@ class ListScheduler:
         self._seconds = program.launch_seconds(costs)
         self._ends = [0.0] * len(program.launches)
         self._compute_s = 0.0
-        self._free_s = dict.fromkeys(COPY_LANES, 0.0)  # by lane, the end of its last copy
+        # By lane, the end of its last copy, or sum over processes.
+        self._free_s = dict.fromkeys((*COPY_LANES, Lane.REDUCE), 0.0)
         self._live = 0
         # By the lane that they leave the device on, offloads: end in seconds, interval.
         self._pending: dict[Lane, deque[tuple[float, int]]] = {}
@@ -105,7 +110,7 @@ class ListScheduler:
             yield from self._prefetch_needed(index)
             yield from self._prefetch_ahead(index)
             self._launch(index)
-            yield Item(Lane.COMPUTE, index)
+            yield Item(self.program.lane_of(index), index)
             self._release(index)
         yield from self._finish_copies()
 
@@ -252,8 +257,19 @@ class ListScheduler:
         for number in self._starting[index]:
             if number not in self._arrival:
                 self.begins[number] = start_s
+        if self.program.lane_of(index) is Lane.REDUCE:
+            self._reduce(index, start_s)
+            return
         self._compute_s = start_s + self._seconds[index]
         self._ends[index] = self._compute_s
+
+    def _reduce(self, index: int, start_s: float) -> None:
+        """Sum over processes beside later launches; those that read the sum wait for it."""
+        start_s = max(start_s, self._free_s[Lane.REDUCE])
+        end_s = start_s + self.program.reduce_s(index, self._costs)
+        self._free_s[Lane.REDUCE] = self._ends[index] = end_s
+        for run in self.program.writes[index]:
+            self._arrival.update(dict.fromkeys(run, end_s))
 
     def _release(self, index: int) -> None:
         """Free the intervals that end with launch `index`, at once or by an offload."""

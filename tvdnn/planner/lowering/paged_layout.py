@@ -12,7 +12,6 @@ import numpy as np
 from ...placement import AllocationGroup, assign_offsets
 from ...placement.pages import PageRun, assign_pages, live_pages, page_runs, pages_of
 from ..ir.page_map import PageMap
-from ..ir.schedule import Lane
 from .arena_layout import ArenaLayout
 from .launch_limits import Array
 from .lifetimes import group_lifetimes
@@ -44,7 +43,7 @@ class PagedLayout:
         """By launch, the pages in use above so many until the next launch."""
         above = self.bottom + self.live - pages
         items = self.timetable.items
-        starts = [index for index, item in enumerate(items) if item.lane is Lane.COMPUTE]
+        starts = [index for index, item in enumerate(items) if item.is_launch]
         starts[:1] = [0]
         found: Array = np.maximum(0, np.maximum.reduceat(above[: len(items)], starts))
         return found

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from ...graph import RAW, Form, Graph, Pass, in_form, is_packed, tail_of
-from ..ir.costs import Costs, Forms, num_ranges
+from ..ir.costs import Costs, Forms, all_reduce_s, num_ranges
 from ..ir.plan import HOST, Plan
 from ..ir.schedule import ROUTES, Lane, LanePair
 
@@ -143,6 +143,18 @@ class Program:
         while self.intervals[number].previous != NONE:
             number = self.intervals[number].previous
         return number
+
+    def lane_of(self, index: int) -> Lane:
+        """The lane of a launch."""
+        number = self.launches[index].pass_index
+        reduces = number != NONE and self.graph.passes[number].ranks
+        return Lane.REDUCE if reduces else Lane.COMPUTE
+
+    def reduce_s(self, index: int, costs: Costs) -> float:
+        """The seconds of a launch on the lane of sums over processes."""
+        ranks = self.graph.passes[self.launches[index].pass_index].ranks
+        nbytes = sum(self.intervals[n].nbytes for run in self.writes[index] for n in run)
+        return all_reduce_s(costs.links, ranks, nbytes)
 
     def launch_seconds(self, costs: Costs) -> list[float]:
         """The seconds of each launch."""

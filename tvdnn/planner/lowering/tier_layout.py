@@ -83,7 +83,7 @@ def _left_bytes(timetable: Timetable, reuse_delay: int) -> dict[Item, BufferInte
     places: dict[Item, int] = {}
     found: dict[Item, BufferInterval] = {}
     for at, item in enumerate(timetable.items):
-        if item.lane is Lane.COMPUTE:
+        if item.is_launch:
             continue
         places[item] = at
         source = program.copy_before(*item)
@@ -99,7 +99,7 @@ def _tails(timetable: Timetable, reuse_delay: int) -> dict[int, BufferInterval]:
     found: dict[int, BufferInterval] = {}
     known = timetable.program.tails
     for at, item in enumerate(timetable.items if known else ()):
-        if item.lane is Lane.COMPUTE and item.number in known:
+        if item.is_launch and item.number in known:
             tail = known[item.number]
             first = found[tail.code].first if tail.code in found else at
             found[tail.code] = BufferInterval(0, tail.nbytes, first, at + reuse_delay)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...errors import ScheduleError
 from ...graph import Graph
-from ..ir.costs import Costs, num_ranges
+from ..ir.costs import Costs, all_reduce_s, num_ranges
 from ..ir.schedule import LANE_PAIRS, Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
 
@@ -14,7 +14,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
 
     A copy takes its link's latency. It then moves its bytes at the duplex rate while the other lane
     of the link is busy, else at the full rate of its direction. A kernel that encodes straight to
-    the host has a share of this rate, and launches beside it take longer. The second phase starts
+    the host has a share of this rate, and launches beside it take longer. A sum over processes
+    takes the seconds of a ring, and slows no launch. The second phase starts
     once the first has ended. Raises ScheduleError at a deadlock.
     """
     simulation = _Simulation(schedule, costs)
@@ -110,6 +111,11 @@ class _Simulation:
 
     def _start(self, lane: Lane, index: int) -> None:
         step, now_s = self._schedule.steps[index], self._now_s
+        if lane is Lane.REDUCE:
+            ranks = self._schedule.graph.passes[step.pass_index].ranks
+            seconds = all_reduce_s(self._costs.links, ranks, step.writes[0].nbytes)
+            self._running[lane] = _Running(index, now_s, now_s, seconds)
+            return
         if lane is not Lane.COMPUTE:
             latency_s, nbytes = self._links[lane].latency_s, step.copied_nbytes
             self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)

@@ -57,6 +57,7 @@ def check(schedule: Schedule) -> None:
     check_counts(schedule)
     check_lossy_codes(schedule)
     check_sums(schedule)
+    _check_reductions(schedule)
     check_residencies(schedule)
     clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)
@@ -86,6 +87,19 @@ def _check_sizes(schedule: Schedule) -> None:
         raise ScheduleError(
             f"the phase split {schedule.phase_split} is not among {len(schedule.steps)} steps"
         )
+
+
+def _check_reductions(schedule: Schedule) -> None:
+    """Check that sums over processes come whole, once each and in the graph's order.
+
+    All processes begin them in this order, whatever else their schedules do.
+    """
+    passes = schedule.graph.passes
+    expected = [number for number, pass_ in enumerate(passes) if pass_.ranks]
+    found = [step.pass_index for step in schedule.steps if step.lane is Lane.REDUCE]
+    if found != expected:
+        names = ", ".join(passes[number].name for number in found)
+        raise ScheduleError(f"sums over processes come in another order than the graph's: {names}")
 
 
 def _check_pages(pages: PageMap, arena_nbytes: int) -> None:
@@ -125,7 +139,7 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
         return f"launches pass {step.pass_index} of {len(graph.passes)}"
     pass_ = graph.passes[step.pass_index]
     where = f"launches {pass_.name} [{step.start}, {step.stop})"
-    if step.lane is not Lane.COMPUTE:
+    if step.lane is not (Lane.REDUCE if pass_.ranks else Lane.COMPUTE):
         return f"{where} on the {lane_name(step.lane)} lane"
     if not 0 <= step.start < step.stop <= pass_.domain:
         return f"{where}, which is not within its domain of {pass_.domain}"

@@ -1,0 +1,116 @@
+"""Trainers that train together: what one process with the whole batch gives."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed import trainer_cases
+from tests.distributed.test_data_parallel import LEAST_ERROR, RATIO, error_of
+from tests.support.ranks import WORLD, Found, found_by_ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(shared_folder: Path) -> list[Found]:
+    """By rank, what the cases have found."""
+    return found_by_ranks(trainer_cases.__name__, shared_folder)
+
+
+def plain_of(ranks: list[Found], name: str) -> dict[str, Any]:
+    """The state after training by DistributedDataParallel, as the network names it."""
+    state = ranks[0]["plain"][name]["state"]
+    return {key.removeprefix("module."): each for key, each in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "samples"),
+    [
+        ("sgd", "SGD", 16),
+        ("adamw", "AdamW", 16),
+        ("accumulated", "SGD", 16),
+        ("of_unequal_parts", "SGD", 14),
+    ],
+)
+def test_parts_train_as_one_process_with_the_whole_batch(
+    ranks: list[Found], case: str, name: str, samples: int
+) -> None:
+    exact = ranks[0]["whole_batches"][f"{name} {samples}"]
+    torchs = error_of(plain_of(ranks, name), ranks[0]["whole_batches"][f"{name} 16"]["state"])
+    for found in ranks:
+        assert error_of(found[case]["state"], exact["state"]) <= RATIO * max(LEAST_ERROR, torchs)
+        losses = found[case]["losses"]
+        torch.testing.assert_close(losses.double(), exact["losses"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["sgd", "adamw", "accumulated", "of_unequal_parts"])
+def test_all_processes_hold_the_same_bits(ranks: list[Found], case: str) -> None:
+    first, *others = (found[case] for found in ranks)
+    for other in others:
+        assert torch.equal(first["losses"], other["losses"])
+        assert all(torch.equal(each, other["state"][name]) for name, each in first["state"].items())
+
+
+def test_all_begin_with_the_parameters_of_the_first(ranks: list[Found]) -> None:
+    first, *others = (found["other_starts"] for found in ranks)
+    for other in others:
+        assert all(torch.equal(each, other[name]) for name, each in first.items())
+
+
+def test_a_wrong_label_stops_the_step_of_all(ranks: list[Found]) -> None:
+    for rank, found in enumerate(ranks):
+        wrong = found["wrong_labels"]
+        assert wrong["unchanged"]
+        (told,) = wrong["told"]
+        assert ("has label 5" in told) == (rank == 2)
+        assert ("another process has a label" in told) == (rank != 2)
+        losses = wrong["after"]["losses"]
+        assert torch.equal(losses, ranks[0]["wrong_labels"]["after"]["losses"])
+        assert losses.isfinite().all()
+
+
+def test_a_network_that_differs_is_refused_by_all(ranks: list[Found]) -> None:
+    for found in ranks:
+        assert "process 3 of the group has tensor 1.weight" in found["differences"]
+
+
+def test_buckets_are_summed_in_one_order_under_every_policy(ranks: list[Found]) -> None:
+    for found in ranks:
+        (names, kept), (others, planned) = found["sums"]["keep"], found["sums"]["auto"]
+        assert names == others == ranks[0]["sums"]["keep"][0]
+        assert names[0] == "samples sum [0, 4)"
+        assert names[-1] == "verdict sum [0, 4)"
+        assert sum(name.startswith("bucket of") for name in names) > 2
+        assert torch.equal(kept["losses"], planned["losses"])
+        assert all(torch.equal(each, planned["state"][n]) for n, each in kept["state"].items())
+
+
+def test_a_loss_is_that_of_all_samples(ranks: list[Found]) -> None:
+    for found in ranks:
+        mine, expected = found["functional"]
+        assert mine == pytest.approx(expected, rel=1e-6)
+    assert len({found["functional"][0] for found in ranks}) == 1
+    assert len(ranks) == WORLD
+
+
+def test_survivors_of_a_killed_process_have_changed_nothing(ranks: list[Found]) -> None:
+    assert "killed" not in ranks[-1]
+    for rank, found in enumerate(ranks[:-1]):
+        killed = found["killed"]
+        assert f"process {rank} of 4: a sum over all processes failed" in killed["told"]
+        assert_equal(killed["after"], killed["before"])
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Nested dictionaries and lists of tensors of the same bits, and of equal numbers."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, each in expected.items():
+            assert_equal(found[key], each)
+    elif isinstance(expected, list):
+        for pair in zip(found, expected, strict=True):
+            assert_equal(*pair)
+    elif isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    else:
+        assert found == expected

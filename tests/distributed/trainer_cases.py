@@ -1,0 +1,158 @@
+"""Cases of trainers that train together, in several processes."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed.data_parallel_cases import CLASSES, EPS, SHAPE, STEPS, Net, batches, trained
+from tests.support.ranks import WORLD, EndOfProcessError
+from tvdnn import Trainer
+from tvdnn.errors import EngineError, InputError
+from tvdnn.optim import SGD, AdamW
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+SPECS: Final = {"SGD": SGD(0.1, momentum=0.9), "AdamW": AdamW(1e-3, eps=EPS)}
+TORCHS: Final[dict[str, Callable[[Any], torch.optim.Optimizer]]] = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=1e-3, eps=EPS),
+}
+SIZES: Final = (5, 4, 2, 3)  # samples of each rank, where they differ
+
+
+def part_of(rank: int, sizes: tuple[int, ...], count: int = STEPS, seed: int = 5) -> Batches:
+    """A rank's part of each batch, of so many samples."""
+    first = sum(sizes[:rank])
+    for x, y in batches(count, sum(sizes)):
+        yield x[first : first + sizes[rank]], y[first : first + sizes[rank]]
+
+
+def trainer_of(net: nn.Module, size: int, name: str = "SGD", **options: Any) -> Trainer:
+    options = {"policy": "vdnn-all", "chunk_size": 3000, "order_seed": 2} | options
+    options.setdefault("process_group", distributed.group.WORLD)
+    return Trainer(net, torch.empty(size, *SHAPE), optimizer=SPECS[name], **options)
+
+
+def steps(trainer: Trainer, given: Batches, **options: Any) -> Any:
+    losses = [trainer.step(x, y, **options).clone() for x, y in given]
+    return {"losses": torch.stack(losses), "state": copy.deepcopy(trainer.net.state_dict())}
+
+
+def _trained_in_parts(rank: int, sizes: tuple[int, ...], name: str, **options: Any) -> Any:
+    trainer = trainer_of(Net(), sizes[rank], name)
+    return steps(trainer, part_of(rank, sizes), **options)
+
+
+def case_sgd(rank: int) -> Any:
+    return _trained_in_parts(rank, (4,) * 4, "SGD")
+
+
+def case_adamw(rank: int) -> Any:
+    return _trained_in_parts(rank, (4,) * 4, "AdamW")
+
+
+def case_of_unequal_parts(rank: int) -> Any:
+    return _trained_in_parts(rank, SIZES, "SGD")
+
+
+def case_accumulated(rank: int) -> Any:
+    return _trained_in_parts(rank, (4,) * 4, "SGD", accumulate=2)
+
+
+def case_plain(rank: int) -> Any:
+    """DistributedDataParallel on the same parts, for each optimizer."""
+    return {
+        name: trained(DistributedDataParallel(Net()), part_of(rank, (4,) * 4), make)
+        for name, make in TORCHS.items()
+    }
+
+
+def case_whole_batches(rank: int) -> Any:
+    """One process with the whole batches, by torch in float64."""
+    if rank:
+        return None
+    return {
+        f"{name} {sum(sizes)}": trained(Net().double(), batches(STEPS, sum(sizes)), make)
+        for name, make in TORCHS.items()
+        for sizes in ((4,) * 4, SIZES)
+    }
+
+
+def case_other_starts(rank: int) -> Any:
+    """All begin with the parameters of the first."""
+    net = Net()
+    with torch.no_grad():
+        net.fc1.weight.add_(rank)
+    trainer_of(net, 4)
+    return net.state_dict()
+
+
+def case_wrong_labels(rank: int) -> Any:
+    """A rank has a label that is no class; all hear of it, and all go on."""
+    net, told = Net(), []
+    trainer = trainer_of(net, 4)
+    given = list(part_of(rank, (4,) * 4, 3))
+    before = copy.deepcopy(net.state_dict())
+    x, y = given[0]
+    trainer.step(x, torch.full_like(y, CLASSES) if rank == 2 else y)
+    same = all(torch.equal(before[name], each) for name, each in net.state_dict().items())
+    try:
+        trainer.step(*given[1])
+    except InputError as error:
+        told.append(str(error))
+    return {"unchanged": same, "told": told, "after": steps(trainer, iter(given[1:]))}
+
+
+def case_differences(rank: int) -> Any:
+    """What is told of a network that differs in one process."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, CLASSES + (rank == 3)))
+    with suppress(InputError):
+        trainer_of(net, 4)
+        return None
+    try:
+        trainer_of(net, 4)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def case_sums(rank: int) -> Any:
+    """The passes on the lane of sums, under two policies."""
+    found = {}
+    for policy in ("keep", "auto"):
+        trainer = trainer_of(Net(), 4, policy=policy, bucket_size=3000)
+        schedule = trainer.schedule
+        names = [schedule.step_name(n) for n, step in enumerate(schedule.steps) if step.lane == 7]
+        found[policy] = names, steps(trainer, part_of(rank, (4,) * 4, 3))
+    return found
+
+
+def case_functional(rank: int) -> Any:
+    """The loss of the first step is that of all samples."""
+    trainer, ((x, y),) = trainer_of(Net(), SIZES[rank]), part_of(rank, SIZES, 1)
+    ((whole, labels),) = batches(1, sum(SIZES))
+    expected = functional.cross_entropy(Net()(whole), labels)
+    return trainer.step(x, y).item(), expected.item()
+
+
+def case_killed(rank: int) -> Any:
+    """A rank ends while the others are in a step: their parameters, optimizer and error."""
+    group = distributed.new_group(timeout=timedelta(seconds=5))
+    net = Net(normalizes=True)
+    trainer = trainer_of(net, 4, process_group=group)
+    first, second = part_of(rank, (4,) * 4, 2)
+    trainer.step(*first)
+    if rank == WORLD - 1:
+        raise EndOfProcessError
+    before = copy.deepcopy(trainer.state_dict())
+    try:
+        trainer.step(*second)
+    except EngineError as error:
+        return {"told": str(error), "before": before, "after": trainer.state_dict()}
+    return None

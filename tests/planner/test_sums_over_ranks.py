@@ -1,0 +1,145 @@
+"""Sums over processes that train together: their lane in schedules, checked and simulated."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from tvdnn import models
+from tvdnn.engine.build import training_settings
+from tvdnn.errors import ScheduleError
+from tvdnn.graph import Graph
+from tvdnn.ops import expand
+from tvdnn.ops.builder import Ranks
+from tvdnn.ops.loss import OutputLoss
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.costs import RANKS, Costs, Roofline, all_reduce_s
+from tvdnn.planner.ir.hardware import INTERCONNECTS, load
+from tvdnn.planner.ir.schedule import Lane, Schedule, Step
+from tvdnn.planner.make import Problem
+from tvdnn.planner.timing.simulate import simulate
+from tvdnn.planner.verify.check import check
+from tvdnn.trace.trace import trace
+
+WORLD, BUCKET_NBYTES = 8, 4 << 20
+
+
+@cache
+def graph_of(world: int = WORLD) -> Graph:
+    """A step of VGG-16 on 4 images, of which others are on other processes."""
+    net, x = models.by_name("vgg16"), torch.empty(4, 3, 224, 224, device="meta")
+    settings = training_settings((OutputLoss(),), SGD(momentum=0.9), "bf16", None, None)
+    ranks = Ranks(world, BUCKET_NBYTES) if world > 1 else None
+    return expand(trace(net, (x,), ordered=True), replace(settings, ranks=ranks))
+
+
+def costs_of(link: str) -> Costs:
+    machine = load("H200")
+    links = {**machine.links, RANKS: INTERCONNECTS[link]}
+    return Roofline(replace(machine, links=links), "bf16")
+
+
+@cache
+def schedule_of(policy: str = "keep", link: str = "NVLink", world: int = WORLD) -> Schedule:
+    return Problem(graph_of(world), costs_of(link)).schedule(policy)
+
+
+def sums_of(schedule: Schedule) -> list[int]:
+    return [n for n, step in enumerate(schedule.steps) if step.lane is Lane.REDUCE]
+
+
+def test_a_ring_sends_most_of_the_bytes_twice() -> None:
+    link = INTERCONNECTS["PCIe"]
+    seconds = all_reduce_s({RANKS: link}, 8, 8 << 20)
+    assert seconds == pytest.approx(14 * (link.latency_s + (1 << 20) / link.out))
+    assert all_reduce_s({}, 8, 8 << 20) == 0.0
+    assert all_reduce_s({RANKS: link}, 1, 8 << 20) == 0.0
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m", "auto"])
+def test_sums_run_beside_the_backward_passes(policy: str) -> None:
+    costs = costs_of("NVLink")
+    schedule, alone = schedule_of(policy), schedule_of(policy, world=1)
+    check(schedule)
+    timeline = simulate(schedule, costs)
+    spans = [timeline.spans[n] for n in sums_of(schedule)]
+    assert len(spans) > 5
+    summed_s = sum(span.end_s - span.start_s for span in spans)
+    ends = [span.end_s for span in timeline.spans if span.lane is Lane.COMPUTE]
+    beside = sum(span.end_s - span.start_s for span in spans if span.end_s < ends[-1])
+    assert beside > 0.5 * summed_s
+    assert timeline.step_s > simulate(alone, costs).step_s
+
+
+def test_a_slower_link_is_exposed() -> None:
+    schedule = schedule_of()
+    steps_s = [simulate(schedule, costs_of(link)).step_s for link in INTERCONNECTS]
+    assert list(INTERCONNECTS) == ["NVLink", "PCIe", "100GbE"]
+    assert steps_s == sorted(steps_s)
+    slow = simulate(schedule, costs_of("100GbE"))
+    assert slow.stall_s > 0.5 * slow.step_s
+
+
+def test_buckets_have_gradients_in_the_order_of_backward() -> None:
+    graph = graph_of()
+    buckets = [
+        each for each in graph.passes if each.name.startswith("bucket") and each.role == "pack"
+    ]
+    reads = [use.buffer for pass_ in buckets for use in pass_.reads if use.buffer != "samples"]
+    made = {use.buffer: n for n, pass_ in enumerate(graph.passes) for use in pass_.writes}
+    trained = [param for param in graph.network.params.values() if param.requires_grad]
+    assert len(reads) == len(set(reads)) == len(trained)
+    last = [max(made[use.buffer] for use in pass_.reads) for pass_ in buckets]
+    assert last == sorted(last)
+    sizes = [graph.buffers[pass_.writes[0].buffer].nbytes for pass_ in buckets]
+    alone = [pass_ for pass_ in buckets if pass_.writes == pass_.reads[:1]]
+    assert len(alone) > 5
+    assert all(size >= BUCKET_NBYTES for size in sizes[:-1])
+
+
+def changed(schedule: Schedule, number: int, step: Step) -> Schedule:
+    return replace(schedule, steps=(*schedule.steps[:number], step, *schedule.steps[number + 1 :]))
+
+
+def test_sums_in_another_order_are_refused() -> None:
+    schedule = schedule_of()
+    first, second, *_ = sums_of(schedule)[1:]
+    one, other = schedule.steps[first], schedule.steps[second]
+    swapped = changed(schedule, first, replace_pass(one, other))
+    swapped = changed(swapped, second, replace_pass(other, one))
+    with pytest.raises(ScheduleError, match="sums over processes come in another order"):
+        check(swapped)
+
+
+def replace_pass(step: Step, other: Step) -> Step:
+    """A step with what another one launches."""
+    return step._replace(pass_index=other.pass_index, reads=other.reads, writes=other.writes)
+
+
+def test_a_sum_on_the_lane_of_launches_is_refused() -> None:
+    schedule = schedule_of()
+    number = sums_of(schedule)[2]
+    moved = changed(schedule, number, schedule.steps[number]._replace(lane=Lane.COMPUTE))
+    with pytest.raises(ScheduleError, match="on the compute lane"):
+        check(moved)
+
+
+def test_a_sum_that_does_not_wait_for_its_gradients_is_refused() -> None:
+    schedule = schedule_of()
+    for number in sums_of(schedule):
+        hasty = changed(schedule, number, schedule.steps[number]._replace(waits=()))
+        with pytest.raises(ScheduleError):
+            check(hasty)
+
+
+def test_an_update_that_does_not_wait_for_its_sum_is_refused() -> None:
+    schedule = schedule_of()
+    hasty = replace(
+        schedule,
+        steps=tuple(
+            step if step.lane is Lane.REDUCE else step._replace(waits=()) for step in schedule.steps
+        ),
+    )
+    with pytest.raises(ScheduleError):
+        check(hasty)

@@ -1,0 +1,126 @@
+"""The processes that train one network together, each on its part of a batch."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from ..errors import EngineError, InputError
+from ..ops import Settings
+from ..ops.builder import BUCKET_NBYTES, Ranks
+from ..units import parse_bytes
+
+
+class TrainingGroup:
+    """A process group of torch.distributed whose processes train together.
+
+    Raises InputError where torch.distributed is not initialized, or this process is not of the
+    group.
+    """
+
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise InputError(
+                "process_group is given, but torch.distributed is not initialized; call"
+                " torch.distributed.init_process_group first"
+            )
+        self._group = group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        self.sums_in_graphs = distributed.get_backend(group) == "nccl"
+        if self.rank < 0:
+            raise InputError("this process is not of the process_group; leave it out of training")
+
+    def sum(self, values: Tensor) -> None:
+        """Sum a tensor of float32 over the processes, in its place, in the stream's order.
+
+        Raises EngineError where another process has ended, or does not answer in time.
+        """
+        with self._told("sum"):
+            distributed.all_reduce(values, group=self._group)
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes the tensors of the first."""
+        source = distributed.get_global_rank(self._group, 0)
+        with self._told("broadcast"), torch.no_grad():
+            for each in tensors:
+                distributed.broadcast(each.detach(), source, group=self._group)
+
+    def agree(self, what: dict[str, Any]) -> None:
+        """Compare what all processes must have alike, by name.
+
+        Raises InputError that tells the first difference from the first process.
+        """
+        found: list[dict[str, Any]] = [{} for _ in range(self.size)]
+        with self._told("comparison"):
+            distributed.all_gather_object(found, what, group=self._group)
+        for rank, each in enumerate(found):
+            for name in dict.fromkeys((*found[0], *each)):
+                first, other = found[0].get(name), each.get(name)
+                if first != other:
+                    raise InputError(
+                        f"process {rank} of the group has {name} {other}, process 0 has {first};"
+                        " all processes train the same network in the same way"
+                    )
+
+    def mean(self, values: Iterable[Tensor], samples: Tensor) -> None:
+        """Replace tensors of float32 by their means over all samples, in their places.
+
+        Each is the mean of this process's `samples`, float32 [1].
+        """
+        total = samples.clone()
+        self.sum(total)
+        for each in values:
+            each.mul_(samples[0] / total[0])
+            self.sum(each)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise EngineError(
+                f"process {self.rank} of {self.size}: a {what} over all processes failed. One has"
+                " ended, does other steps, or did not answer in time; parameters are as before"
+                f" this step. torch.distributed says: {error}"
+            ) from error
+
+
+def training_group(
+    group: distributed.ProcessGroup | None, *, file: object, allow: str | None
+) -> TrainingGroup | None:
+    """The group of a trainer. Raises InputError for what groups do not do yet."""
+    if group is None:
+        return None
+    for name, given in (("file", file), ("allow", allow)):
+        if given is not None:
+            raise InputError(f"{name} is not supported with a process_group; leave one out")
+    return TrainingGroup(group)
+
+
+def begin_together(
+    group: TrainingGroup | None,
+    net: nn.Module,
+    x: Tensor,
+    settings: Settings,
+    bucket_size: int | str | None,
+) -> Settings:
+    """Give all processes the first one's parameters and buffers; returns the settings of a step.
+
+    They stay as they are without a group. Raises InputError where the network, the samples or the
+    settings differ.
+    """
+    if group is None:
+        return settings
+    nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
+    settings = replace(settings, ranks=Ranks(group.size, nbytes))
+    named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    forms = {name: (tuple(each.shape), each.requires_grad) for name, each in named.items()}
+    what: dict[str, Any] = {"samples of shape": tuple(x.shape[1:]), "type": settings.dtype}
+    what |= {"losses": repr(settings.losses), "optimizer": repr(settings.optimizer)}
+    what |= {"ranks": settings.ranks, **{f"tensor {name}": form for name, form in forms.items()}}
+    group.agree(what)
+    group.broadcast(named.values())
+    return settings

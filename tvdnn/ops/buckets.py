@@ -1,0 +1,163 @@
+"""Sums of gradients over processes that train together, in buckets of many parameters.
+
+Each process has a part of the batch, and its loss is the mean of its samples. A bucket holds the
+gradients of parameters one behind the other, each times this process's share of all samples. Its
+sum over the processes is the gradient of the mean over the whole batch. A bucket is summed once its
+gradients are whole, beside the backward passes of other layers (Li et al., "PyTorch Distributed",
+VLDB 2020). Which parameters a bucket has, and the order of the sums, depend on the network alone,
+so that processes with batches of other sizes agree.
+
+Parameters are updated behind the last sum. It tells whether a process's step has failed, in which
+case no process updates any.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+from torch import Tensor
+
+from ..graph import Direction, Kind, Op
+from ..kernels.optim.bucket import bucket_offsets
+from .builder import Builder, Ranks, whole
+from .operator import Launch, Operator
+
+KIND: Final = "bucket"
+SAMPLES: Final = "samples"  # the buffer of the number of samples of all processes
+
+
+def begin_sums(b: Builder, ranks: Ranks) -> None:
+    """Add the passes that count the samples of all processes, and plan the buckets."""
+    b.buckets = _planned(b, ranks)
+    op = b.add_op(Op(SAMPLES, KIND, (), "", (), {}))
+    count = whole(b.add_whole(SAMPLES, Kind.AUX, (1,)))
+    b.add_pass(op, "count", (), (count,), effects=True)
+    b.add_pass(op, "sum", (count,), (count,), effects=True, ranks=ranks.size)
+
+
+def add_whole_gradient(b: Builder, param: str) -> None:
+    """Note that a parameter's gradient is whole, and sum the buckets that now are."""
+    b.whole_grads.add(param)
+    while b.summed < len(b.buckets) and b.whole_grads.issuperset(b.buckets[b.summed]):
+        _sum(b, b.buckets[b.summed])
+        b.summed += 1
+
+
+def end_sums(b: Builder, loss: str) -> None:
+    """Add the sum of what all processes tell, and the updates behind it."""
+    assert b.ranks is not None
+    op = b.add_op(Op("verdict", KIND, (), "", (), {}))
+    verdict, total = whole(b.add_whole("verdict", Kind.AUX, (2,))), whole(loss)
+    b.add_pass(op, "tell", (total, whole(SAMPLES)), (verdict,), effects=True)
+    b.add_pass(op, "sum", (verdict,), (verdict,), effects=True, ranks=b.ranks.size)
+    b.add_pass(op, "hear", (verdict,), (total,), effects=True)
+    direction, b.direction = b.direction, Direction.UPDATE
+    for params in b.buckets:
+        op, nbytes = b.added[_name_of(params)], sum(map(b.update_nbytes, params))
+        reads, attrs = (whole(b.bucket_buffers[op.name]),), b.update_attrs
+        b.add_pass(op, "update", reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
+    b.direction = direction
+
+
+def _planned(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
+    """The parameters of each bucket, in the order in which backward completes their gradients.
+
+    A large one is a bucket by itself. Those of several ops come last: their gradients are whole at
+    the end.
+    """
+    found, waiting, ops = list[tuple[str, ...]](), list[str](), reversed(b.network.ops)
+    names = dict.fromkeys(name for op in ops for name in op.params if b.needs_param_grad(name))
+    for name in sorted(names, key=lambda name: b.uses[name] > 1):
+        if b.sink_of(name) != "update":
+            continue
+        if b.param_nbytes(name) >= ranks.bucket_nbytes:
+            found.append((name,))
+            continue
+        waiting.append(name)
+        if sum(map(b.param_nbytes, waiting)) >= ranks.bucket_nbytes:
+            found.append(tuple(waiting))
+            waiting = []
+    return [*found, tuple(waiting)] if waiting else found
+
+
+def _name_of(params: Sequence[str]) -> str:
+    return f"bucket of {params[0]}"
+
+
+def _sum(b: Builder, params: tuple[str, ...]) -> None:
+    """Add the passes that fill a bucket and sum it. A gradient by itself is its own bucket."""
+    assert b.ranks is not None
+    op = b.add_op(Op(_name_of(params), KIND, (), "", params, {}))
+    grads = [b.param_grads[param][0] for param in params]
+    bucket = whole(grads[0] if len(params) == 1 else _add_bucket(b, op))
+    b.bucket_buffers[op.name] = bucket.buffer
+    b.add_pass(op, "pack", (*map(whole, grads), whole(SAMPLES)), (bucket,))
+    b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
+
+
+def _add_bucket(b: Builder, op: Op) -> str:
+    sizes = [prod(b.param_shape(param)) for param in op.params]
+    return b.add_whole(op.name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],))
+
+
+def _run_count(a: Launch) -> None:
+    a.kernels.pack((a.control.samples,), a.writes[0])
+
+
+def _run_sum(a: Launch) -> None:
+    assert a.control.group is not None, "processes that train together have a group"
+    a.control.group.sum(_flat(a.writes[0]))
+
+
+def _run_pack(a: Launch) -> None:
+    *grads, total = a.reads
+    bucket = _flat(a.writes[0])
+    a.kernels.pack(tuple(map(_flat, grads)), bucket, weight=a.control.samples, total=total)
+
+
+def _flat(values: Tensor) -> Tensor:
+    """The elements of a dense tensor as they lie in memory."""
+    return values.as_strided((values.numel(),), (1,))
+
+
+def _run_tell(a: Launch) -> None:
+    loss, total = a.reads
+    told = (a.control.flag, loss[:1])
+    a.kernels.pack(told, a.writes[0], weight=a.control.samples, total=total, alignment=1)
+
+
+def _run_hear(a: Launch) -> None:
+    (verdict,), faults = a.reads, a.control.faults
+    assert faults is not None
+    a.kernels.hear(verdict, a.control.flag, faults.step, faults.record, a.writes[0])
+
+
+def _run_update(a: Launch) -> None:
+    (bucket,) = a.reads
+    params, *states = zip(*a.updates, strict=True)
+    starts = bucket_offsets([param.numel() for param in params])
+    grads = [
+        bucket.as_strided(param.shape, param.stride(), bucket.storage_offset() + start)
+        for param, start in zip(params, starts, strict=False)
+    ]
+    run = getattr(a.kernels, f"{a.attrs['optimizer']}_many")
+    run(params, grads, *states, a.control.optimizer, **a.attrs["switches"])
+
+
+def _nothing(b: Builder, op: Op) -> None:
+    """Passes on buckets are added when gradients are complete."""
+
+
+BUCKET = Operator(
+    KIND,
+    _nothing,
+    _nothing,
+    {
+        "count": _run_count,
+        "sum": _run_sum,
+        "pack": _run_pack,
+        "tell": _run_tell,
+        "hear": _run_hear,
+        "update": _run_update,
+    },
+)
