@@ -183,3 +183,19 @@ def test_limits_of_rounding_are_checked(capsys: Captured) -> None:
         code, _, err = run(capsys, command, *wrong)
         assert code == 2
         assert re.search(r"^error: policy 'keep' takes no allow=\"lossy:0.03\"; choose", err, re.M)
+
+
+def test_plan_tells_what_is_exposed_of_sums_over_processes(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    path, together = tmp_path / "plan.json", ("--world", "4", "--link", "100gbe")
+    code, out, _ = run(capsys, "plan", *SMALL, "--policy", "keep", *together, "--json", path)
+    summing = json.loads(path.read_text())["summing"]
+    assert code == 0
+    assert "Simulated: 4 processes sum" in out
+    assert any(line.startswith("reduce") for line in table(out))
+    assert summing["world"] == 4
+    assert 0 < summing["exposed_s"] <= summing["summing_s"]
+    code, _, err = run(capsys, "plan", *SMALL, "--world", "2", "--link", "Token Ring")
+    assert code == 2
+    assert "NVLink, PCIe, 100GbE" in err

@@ -89,6 +89,15 @@ Profile = Annotated[
     str | None,
     typer.Option("--hardware", help=f"Simulate on a profile: {', '.join(hardware.names())}."),
 ]
+World = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Processes that train together, a GPU each, every one on --batch samples."
+    ),
+]
+Interconnect = Annotated[
+    str, typer.Option("--link", help=f"Between them: {', '.join(hardware.INTERCONNECTS)}.")
+]
 JsonFile = Annotated[
     str | None,
     typer.Option(

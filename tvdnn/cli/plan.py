@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +18,10 @@ from ..experiment.request import (
     make_request,
     parse_policies,
 )
-from ..experiment.simulate_request import Outcome, simulated
+from ..experiment.simulate_request import Outcome, Summing, simulated, summing_of
 from ..experiment.sweep import swept_rows
 from ..planner.ir.costs import Costs, Roofline
-from ..planner.ir.hardware import load
+from ..planner.ir.hardware import load, over
 from ..planner.policies import superneurons
 from ..planner.rounding import rounding_policy
 from ..report import figures
@@ -37,10 +38,12 @@ from .options import (
     FileBudget,
     HostBudget,
     ImageSize,
+    Interconnect,
     JsonFile,
     Net,
     Policy,
     Profile,
+    World,
     output_option,
 )
 from .output import fail, messages, show, stages, write_json
@@ -60,6 +63,8 @@ def plan(
     file_budget: FileBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
+    world: World = 1,
+    link: Interconnect = "NVLink",
     sweep: Annotated[
         int | None,
         typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
@@ -80,14 +85,15 @@ def plan(
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
     With --ladder the least peaks with none of a policy's means, and with more and more of them.
     With --allow no gradient is measured: all codecs may round maps whose rounding is within it.
+    With --world gradients are summed over so many processes, and what is exposed of that is shown.
     """
     limits = host_budget, file_budget, allow
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, *limits)
     policy = policy if policy is not None else rounding_policy(None, request.allowed)
-    limit, profile = parse_limit(budget), load(hardware or DEFAULT_PROFILE)
+    limit, profile = parse_limit(budget), over(load(hardware or DEFAULT_PROFILE), link)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)
-    request = as_tuned(request, costs.hardware)
+    request = replace(as_tuned(request, costs.hardware), world=world)
     if ladder:
         if sweep is not None or output is not None or budget is not None:
             raise InputError("--ladder shows least peaks: leave out --budget, --sweep and -o")
@@ -102,7 +108,7 @@ def plan(
     with stages(messages(), f"{net}({batch})") as report:
         problem = make_problem(request, costs)
         found = simulated(request, problem, policies[0], limit, report, memory_nbytes=memory)
-    _show(found, json_file)
+    _show(found, summing_of(found, costs, request), json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))
 
@@ -138,15 +144,17 @@ def _ladder(request: Request, costs: Costs, policy: str, json_file: str | None) 
     write_json([rung._asdict() for rung in rungs], json_file)
 
 
-def _show(found: Outcome, json_file: str | None) -> None:
+def _show(found: Outcome, summing: Summing | None, json_file: str | None) -> None:
     maps = () if found.schedule is None else map_rows(found.schedule)
     if found.schedule is not None and found.timeline is not None:
         made = found.schedule, found.timeline
         show(maps_table(maps), memory_table(*made), lanes_chart(*made), "", json_file=json_file)
     show(rows_table([found.row], note="Simulated: nothing was run."), json_file=json_file)
+    if summing is not None:
+        show(summing.text, json_file=json_file)
     data = {
         "row": found.row.to_json(),
         "maps": [row.to_json() for row in maps],
         "floor_bytes": found.row.floor_bytes,
     }
-    write_json(data, json_file)
+    write_json(data if summing is None else data | {"summing": asdict(summing)}, json_file)

@@ -21,7 +21,7 @@ class TrainingGroup:
     group.
     """
 
-    def __init__(self, group: distributed.ProcessGroup) -> None:
+    def __init__(self, group: distributed.ProcessGroup, device: torch.device) -> None:
         if not distributed.is_available() or not distributed.is_initialized():
             raise InputError(
                 "process_group is given, but torch.distributed is not initialized; call"
@@ -29,7 +29,8 @@ class TrainingGroup:
             )
         self._group = group
         self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
-        self.sums_in_graphs = distributed.get_backend(group) == "nccl"
+        backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
+        self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
         if self.rank < 0:
             raise InputError("this process is not of the process_group; leave it out of training")
 
@@ -89,7 +90,7 @@ class TrainingGroup:
 
 
 def training_group(
-    group: distributed.ProcessGroup | None, *, file: object, allow: str | None
+    group: distributed.ProcessGroup | None, device: torch.device, *, file: object, allow: str | None
 ) -> TrainingGroup | None:
     """The group of a trainer. Raises InputError for what groups do not do yet."""
     if group is None:
@@ -97,7 +98,7 @@ def training_group(
     for name, given in (("file", file), ("allow", allow)):
         if given is not None:
             raise InputError(f"{name} is not supported with a process_group; leave one out")
-    return TrainingGroup(group)
+    return TrainingGroup(group, device)
 
 
 def begin_together(

@@ -148,13 +148,13 @@ class Trainer:
         fields |= requested_memory(budget, host_budget, file, file_budget, peer_budget)
         fields |= {"choice": requested_choice(policy, lead, copies), "costs": costs, "slab": slab}
         fields |= {"sized": is_sized(chunk_size, sections), "clock": clock, "kernels": kernels}
-        group = training_group(process_group, file=file, allow=allow)
+        device = next(net.parameters(), torch.empty(0)).device
+        group = training_group(process_group, device, file=file, allow=allow)
         fields |= {"feedback": feedback, "first_step": first_step, "group": group}
         fields |= {"order_seed": order_seed, "delay_seed": delay_seed}
-        losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
-        self._given_losses = GivenLosses(loss)
+        losses = losses_of(loss, loss_weights, device)
         self._core = Core(net, EngineRequest(**fields), losses.tensors)
-        self._core.memory.peak = self._peak
+        self._given_losses, self._core.memory.peak = GivenLosses(loss), self._peak
         dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
         how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..planner.ir.costs import Costs
-from ..planner.ir.schedule import Schedule
+from ..planner.ir.costs import RANKS, Costs
+from ..planner.ir.schedule import Lane, Schedule
 from ..planner.ir.timeline import Timeline
 from ..planner.make import Problem
+from ..planner.timing.calibrate import CalibratedCosts
 from ..planner.timing.simulate import simulate
 from ..report.rows import Floor, Row, simulated_row
-from ..units import Limit
+from ..units import Limit, format_bytes, format_seconds
 from .progress import StageReport
 from .request import (
     REFUSALS,
@@ -33,6 +34,47 @@ class Outcome:
     schedule: Schedule | None = None
     timeline: Timeline | None = None
     predicted_by: Costs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Sums of gradients over processes in a simulated step: their bytes, and seconds.
+
+    `exposed_s` are the seconds by which the step is shorter where sums take no time.
+    """
+
+    world: int
+    summed_bytes: int
+    summing_s: float
+    exposed_s: float
+    samples_per_s: float  # of all processes
+
+    @property
+    def text(self) -> str:
+        """The same in a sentence."""
+        return (
+            f"Simulated: {self.world} processes sum {format_bytes(self.summed_bytes)} a step, in"
+            f" {format_seconds(self.summing_s)} of which {format_seconds(self.exposed_s)} are"
+            f" exposed, and train {self.samples_per_s:,.0f} samples a second."
+        )
+
+
+def summing_of(found: Outcome, costs: Costs, request: Request) -> Summing | None:
+    """What sums over processes take of a step; None where it has none, or does not fit."""
+    if found.schedule is None or found.timeline is None or request.world == 1:
+        return None
+    sums = [step for step in found.schedule.steps if step.lane is Lane.REDUCE]
+    spans = [span for span in found.timeline.spans if span.lane is Lane.REDUCE]
+    free = {tier: link for tier, link in costs.links.items() if tier != RANKS}
+    alone_s = simulate(found.schedule, CalibratedCosts(costs, {}, free)).step_s
+    step_s = found.timeline.step_s
+    return Summing(
+        world=request.world,
+        summed_bytes=sum(step.writes[0].nbytes for step in sums),
+        summing_s=sum(span.end_s - span.start_s for span in spans),
+        exposed_s=step_s - alone_s,
+        samples_per_s=request.world * request.batch / step_s,
+    )
 
 
 def simulated(

@@ -78,11 +78,9 @@ class CudaExecutor:
     `delay_seed` puts a random delay before every step. A missing wait then shows as a different
     result.
 
-    The host also issues steps one by one where the processes that train together cannot sum in a
-    graph (`captures`).
-
     Threads of the host run the steps of a file beside the segments (file_lanes.py). Where branches
-    are not independent, the host issues steps one by one, and runs those of the file among them.
+    are not independent, or sums over processes are for no graph (not `captures`), the host issues
+    steps one by one, and runs those of the file among them.
     """
 
     def __init__(
@@ -95,9 +93,8 @@ class CudaExecutor:
         delay_seed: int | None = None,
         captures: bool = True,
     ) -> None:
-        self._schedule = schedule
+        self._schedule, self._device = schedule, device
         self.calls = calls
-        self._device = device
         self._random = None if delay_seed is None else random.Random(delay_seed)
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,18 @@ ASSUMED_LINKS = {
     PEER: Link(394e9, 394e9, 198e9, 198e9, 7.5e-6),
     RANKS: INTERCONNECTS["NVLink"],
 }
+
+
+def over(machine: Hardware, link: str) -> Hardware:
+    """The machine, whose processes are linked by an interconnect of this name.
+
+    Raises InputError with all names for one that is not known.
+    """
+    known = {_normalized(name): each for name, each in INTERCONNECTS.items()}
+    if _normalized(link) not in known:
+        names = ", ".join(INTERCONNECTS)
+        raise InputError(f"there is no interconnect {link!r}; choose one of {names}")
+    return replace(machine, links={**machine.links, RANKS: known[_normalized(link)]})
 
 
 def names() -> tuple[str, ...]:
