@@ -93,6 +93,18 @@ def test_a_loss_is_that_of_all_samples(ranks: list[Found]) -> None:
     assert len(ranks) == WORLD
 
 
+def test_dropout_draws_by_the_sample_among_all(ranks: list[Found]) -> None:
+    whole = ranks[0]["dropout"]["whole"]
+    for found in ranks:
+        for name, each in found["dropout"]["parts"].items():
+            torch.testing.assert_close(each, whole[name], rtol=1e-4, atol=1e-6)
+
+
+def test_all_processes_have_one_plan(ranks: list[Found]) -> None:
+    assert len({found["plans"]["steps"] for found in ranks}) == 1
+    assert len({found["plans"]["told"] for found in ranks}) == 1
+
+
 def test_survivors_of_a_killed_process_have_changed_nothing(ranks: list[Found]) -> None:
     assert "killed" not in ranks[-1]
     for rank, found in enumerate(ranks[:-1]):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.data_parallel_cases import CLASSES, EPS, SHAPE, STEPS, Net, batches, trained
 from tests.support.ranks import WORLD, EndOfProcessError
 from tvdnn import Trainer
-from tvdnn.errors import EngineError, InputError
+from tvdnn.errors import BudgetError, EngineError, InputError
 from tvdnn.optim import SGD, AdamW
 
 Batches = Iterator[tuple[Tensor, Tensor]]
@@ -23,6 +23,7 @@ TORCHS: Final[dict[str, Callable[[Any], torch.optim.Optimizer]]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     "AdamW": lambda params: torch.optim.AdamW(params, lr=1e-3, eps=EPS),
 }
+KEPT_NBYTES: Final = 200_000  # of a step of `Net` on 4 samples
 SIZES: Final = (5, 4, 2, 3)  # samples of each rank, where they differ
 
 
@@ -139,6 +140,32 @@ def case_functional(rank: int) -> Any:
     ((whole, labels),) = batches(1, sum(SIZES))
     expected = functional.cross_entropy(Net()(whole), labels)
     return trainer.step(x, y).item(), expected.item()
+
+
+def case_dropout(rank: int) -> Any:
+    """Draws go by the sample among those of all processes; the first also trains on all alone."""
+    found = {"parts": steps(trainer_of(dropping(), 4), part_of(rank, (4,) * 4, 3))["state"]}
+    if rank == 0:
+        alone = trainer_of(dropping(), 16, process_group=None)
+        found["whole"] = steps(alone, batches(3, 16))["state"]
+    return found
+
+
+def dropping() -> nn.Module:
+    torch.manual_seed(4)
+    features = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout2d(0.3), nn.Flatten())
+    return nn.Sequential(*features, nn.Linear(288, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+
+
+def case_plans(rank: int) -> Any:
+    """The steps of the schedule, inside a budget, and what is told of one that is too small."""
+    trainer = trainer_of(Net(), 4, policy="auto", budget=KEPT_NBYTES)
+    found = {"steps": repr(trainer.schedule.steps)}
+    try:
+        trainer_of(Net(), 4, budget="1KiB")
+    except BudgetError as error:
+        found["told"] = str(error)
+    return found
 
 
 def case_killed(rank: int) -> Any:

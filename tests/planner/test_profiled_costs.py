@@ -1,5 +1,6 @@
 """Measured costs: samples by forms, interpolated, and those of recodes."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -11,9 +12,10 @@ from tests.support.schedules.coded import (
     MAP_NBYTES,
     coded_graph,
 )
-from tvdnn.graph import BITMAP, BITS, RAW, Buffer, Direction, Kind, Pass, Use, with_share
-from tvdnn.planner.ir.costs import Link, Profile, Roofline, form_choices
+from tvdnn.graph import BITMAP, BITS, RAW, Buffer, Direction, Form, Kind, Pass, Use, with_share
+from tvdnn.planner.ir.costs import Link, Profile, Roofline, form_choices, slowest
 from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import HOST
 from tvdnn.planner.timing.calibrate import CalibratedCosts, recode_name
 
 LINK = Link(1.0, 1.0, 1.0, 1.0, 0.0)
@@ -84,3 +86,16 @@ def test_every_choice_of_forms_comes_once_and_raw_first() -> None:
     assert form_choices(launch((Use("x"),), (Use("y"),))) == ((),)
     several = launch((Use("a", forms=("one", "two")),), ())
     assert form_choices(several) == ((), (("a", "one"),), (("a", "two"),))
+
+
+def test_machines_that_work_together_take_what_the_slowest_takes() -> None:
+    raw, fast, slow = frozenset[tuple[str, Form]](), Link(2.0, 2.0, 2.0, 2.0, 0.0), LINK
+    first = Profile("a", {HOST: fast}, {"p": {raw: ((1, 2.0), (4, 4.0))}, "q": {raw: ((1, 1.0),)}})
+    other = Profile("b", {HOST: slow}, {"p": {raw: ((1, 1.0), (4, 9.0))}, "q": {raw: ((2, 5.0),)}})
+    found = slowest([first, other])
+    assert isinstance(found, Profile)
+    assert found.samples == {"p": {raw: ((1, 2.0), (4, 9.0))}, "q": {raw: ((1, 1.0),)}}
+    assert found.links == {HOST: slow}
+    assert slowest([first]) == first
+    sheet = Roofline(load("H200"), "bf16")
+    assert slowest([sheet, replace(sheet, dtype="tf32")]) == sheet

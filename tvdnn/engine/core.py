@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import torch
@@ -13,19 +14,17 @@ from ..graph import Network
 from ..ops import Settings
 from ..ops.expand import expand
 from ..planner.ir.costs import Costs
-from ..planner.ir.plan import FILE
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
 from ..planner.make import Problem
 from ..planner.timing.simulate import simulate
 from ..runtime.binding import Tensors
 from ..runtime.pages import maps_pages
-from ..runtime.profiler import profile
 from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
 from ..runtime.tuning_store import find_tuned
 from ..trace.modules import HOOKS_ON_ALL, has_hooks_on_all_modules
-from .build import DEFAULT_HARDWARE, default_costs, with_chunks
+from .build import DEFAULT_HARDWARE, with_chunks
 from .computed_weights import ComputedParameters
 from .control import make_control
 from .engine_request import EngineRequest, Resolved
@@ -34,6 +33,8 @@ from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .new_plans import NewPlans
 from .rounding_search import Verdict
+from .shared_plan import plan_together
+from .step_costs import StepCosts
 from .step_memory import StepMemory
 from .step_watch import StepWatch
 
@@ -66,14 +67,16 @@ class Core:
         self.kernels = requested.kernels or ("triton" if cuda else "torch")
         self.computed = ComputedParameters(self.device)
         self.memory = StepMemory(requested, self.device)
+        self._step_costs = StepCosts(
+            requested, self.device, self.kernels, self.memory, self.first_step, self._suspend
+        )
         self.control_bytes, self.control = make_control(self.device, requested.group)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._paged = maps_pages(self.device)
         self.new_plans = NewPlans(requested, paged=self._paged)
-        self.measures_next = False
-        self.closed = False
+        self.measures_next = self.closed = self._planned_together = False
         self.preparations = 0  # counts; each one overwrites the maps in the arena
 
     def look(self) -> int:
@@ -277,12 +280,18 @@ class Core:
     def _make(self, key: Hashable, resolved: Resolved, updates: UpdatesOf) -> Runner:
         self.first_step("tracing", 1.0)
         self._resolved[key] = resolved
-        self.costs[key], budget = self._find_costs(resolved)
-        schedule = self._plan(key, resolved, self.costs[key], budget)
+        self.costs[key], budget = self._step_costs.find(resolved)
+        plan, group = partial(self._plan, key, resolved, budget), self.requested.group
+        if group is not None and not self._planned_together:
+            self._planned_together = True
+            batch = resolved.graph.batch
+            self.costs[key], schedule = plan_together(group, self.costs[key], batch, plan)
+        else:
+            schedule = plan(self.costs[key])
         return self._runner_of(schedule, resolved, updates)
 
     def _plan(
-        self, key: Hashable, resolved: Resolved, costs: Costs, budget: int | None
+        self, key: Hashable, resolved: Resolved, budget: int | None, costs: Costs
     ) -> Schedule:
         requested = self.requested
         limits = budget, requested.host_budget, requested.tiers
@@ -314,37 +323,3 @@ class Core:
             configurations=resolved.configurations,
             progress=self.first_step,
         )
-
-    def _find_costs(self, resolved: Resolved) -> tuple[Costs, int | None]:
-        """Costs to plan with, and the bytes of the budget."""
-        costs = self.requested.costs or default_costs(resolved.graph)
-        budget = self._budget_nbytes(resolved, costs)
-        if self.requested.costs is not None or self.device.type != "cuda":
-            return costs, budget
-        measured = self._profile(resolved, budget)
-        floor = self._budget_nbytes(resolved, measured)
-        return measured, budget if budget is None or floor is None else max(budget, floor)
-
-    def _budget_nbytes(self, resolved: Resolved, costs: Costs) -> int | None:
-        problem = Problem(resolved.graph, costs, self.requested.budget)
-        return problem.budget_nbytes(resolved.choice.policy)
-
-    def _profile(self, resolved: Resolved, budget: int | None) -> Costs:
-        graph, limit = resolved.graph, None
-        if budget is not None:  # the scratch bytes take the arena's place
-            limit = budget - graph.fixed_nbytes
-            self._suspend()
-            self.memory.arena.close()
-        with self.on_device():
-            return profile(
-                graph,
-                device=self.device,
-                kernels=self.kernels,
-                limit=limit,
-                copies=resolved.choice.copies,
-                configurations=resolved.configurations,
-                file=self.memory.file,
-                file_limit=self.requested.tiers.nbytes.get(FILE),
-                progress=self.first_step,
-                estimates=budget is None,  # which weigh little where all maps are kept
-            )

@@ -1,17 +1,19 @@
 """The processes that train one network together, each on its part of a batch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
-from ..errors import EngineError, InputError
+from ..errors import EngineError, InputError, TvdnnError
 from ..ops import Settings
 from ..ops.builder import BUCKET_NBYTES, Ranks
 from ..units import parse_bytes
+
+Result = TypeVar("Result")
 
 
 class TrainingGroup:
@@ -49,14 +51,35 @@ class TrainingGroup:
             for each in tensors:
                 distributed.broadcast(each.detach(), source, group=self._group)
 
+    def from_first(self, make: Callable[[], Result]) -> Result:
+        """What the first process makes. What it raises, all processes raise."""
+        held: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                held[0] = make()
+            except TvdnnError as error:
+                held[1] = error
+        source = distributed.get_global_rank(self._group, 0)
+        with self._told("broadcast"):
+            distributed.broadcast_object_list(held, source, group=self._group)
+        if held[1] is not None:
+            raise held[1]
+        result: Result = held[0]
+        return result
+
+    def all_of(self, mine: Result) -> list[Result]:
+        """What every process gives, in their order."""
+        found: list[Any] = [None] * self.size
+        with self._told("comparison"):
+            distributed.all_gather_object(found, mine, group=self._group)
+        return found
+
     def agree(self, what: dict[str, Any]) -> None:
         """Compare what all processes must have alike, by name.
 
         Raises InputError that tells the first difference from the first process.
         """
-        found: list[dict[str, Any]] = [{} for _ in range(self.size)]
-        with self._told("comparison"):
-            distributed.all_gather_object(found, what, group=self._group)
+        found = self.all_of(what)
         for rank, each in enumerate(found):
             for name in dict.fromkeys((*found[0], *each)):
                 first, other = found[0].get(name), each.get(name)

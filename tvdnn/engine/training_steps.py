@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -34,7 +34,6 @@ from .state_changes import Copies, Copy, copied, restore_where, restored_after_f
 from .step_count import StepCount
 from .training_batches import TrainingBatches
 
-RANK_BITS: Final = 40  # of a seed, below which steps count
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
 
 
@@ -112,7 +111,7 @@ class TrainingSteps:
         None where a label is no class.
         """
         updated = self._updated_by(runner, self.key(tuple(x.shape), mode))
-        numbers = self._step_seed(), self.count.steps + 1
+        numbers = self.seed + self.count.steps, self.count.steps + 1
         fill = partial(self._batches.fill, runner, x, y)
         step = ProbedStep(runner, mode, updated, fill, *numbers)
         return judge(GradientProbe(self._core, self._sums, self.optimizer, step), limit)
@@ -217,14 +216,9 @@ class TrainingSteps:
         """Write the settings of the runner's next step; returns the updated parameters."""
         updated = self._updated_by(runner, self.key(shape, mode))
         settings = control_of(self.optimizer, updated)
-        seed, step = self._step_seed(), self.count.steps + 1
+        seed, step = self.seed + self.count.steps, self.count.steps + 1
         write_control(self._core.control_bytes, settings, scale, seed, step, samples)
         return updated
-
-    def _step_seed(self) -> int:
-        """The seed of the next step's dropout, another in each process that trains together."""
-        group = self._core.requested.group
-        return self.seed + self.count.steps + (0 if group is None else group.rank << RANK_BITS)
 
     def _updated_by(self, runner: Runner, key: Key) -> Updated:
         if key not in self._updated:

@@ -22,6 +22,7 @@ class BoundPass:
     precision: str
     rounded: tuple[Channels | None, ...]
     output_stored: str
+    domain: int
 
     def launch(
         self,
@@ -35,9 +36,10 @@ class BoundPass:
         beside: tuple[int, int] = (0, 0),
     ) -> Launch:
         """The arguments of a launch over `rows` of the pass's domain."""
+        before = 0 if control.group is None else control.group.rank * self.domain
         return Launch(
             kernels, reads, writes, params, updates, self.attrs, self.precision, self.rounded,
-            self.output_stored, *rows, control, beside,
+            self.output_stored, *rows, control, beside, before,
         )  # fmt: skip
 
 
@@ -50,4 +52,5 @@ def bind_pass(graph: Graph, pass_: Pass) -> BoundPass:
         precision=precision,
         rounded=pass_.rounded,
         output_stored=precision if pass_.op in graph.rounded_ops else "ieee",
+        domain=pass_.domain,
     )

@@ -40,14 +40,15 @@ def _blocks(part: str, p: float, channels: int) -> dict[str, Any]:
 
 
 def run_dropout(a: Launch) -> None:
-    settings = a.settings("p", "op_id") | {"precision": a.stored}
-    a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
+    settings = a.settings("p", "op_id") | {"precision": a.stored, "first_sample": a.first_sample}
+    a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, **settings)
 
 
 def run_dropout_parts(a: Launch) -> None:
     x, y = map(a.by_pixel, (a.reads[0], a.writes[0]))
     settings = a.settings("part", "p", "op_id") | {"precision": a.stored}
-    a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
+    settings["first_sample"] = a.first_sample
+    a.kernels.dropout_parts(x, y, a.control.seed, **settings)
 
 
 DROPOUT = Operator(

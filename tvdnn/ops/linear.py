@@ -148,7 +148,7 @@ def _run_cast(a: Launch) -> None:
 
 
 def _run_forward_relu_dropout(a: Launch) -> None:
-    place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.start}
+    place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.first_sample}
     _run_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
 
 

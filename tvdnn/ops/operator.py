@@ -39,6 +39,11 @@ class Group(Protocol):
     """The processes that train together."""
 
     @property
+    def rank(self) -> int:
+        """The number of this process in the group."""
+        ...
+
+    @property
     def sums_in_graphs(self) -> bool:
         """Whether a CUDA graph may hold a sum."""
         ...
@@ -75,6 +80,9 @@ class _NoGroup:
 
     sums_in_graphs = True
 
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
     def sum(self, values: torch.Tensor) -> None:
         """Leave the values as they are."""
 
@@ -84,7 +92,12 @@ def without_group(control: Control) -> Control:
     if control.group is None:
         return control
     faults = control.faults and FaultRecord(control.faults.step, control.faults.record.clone())
-    return replace(control, optimizer=control.optimizer.clone(), faults=faults, group=_NoGroup())
+    return replace(
+        control,
+        optimizer=control.optimizer.clone(),
+        faults=faults,
+        group=_NoGroup(control.group.rank),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,13 @@ class Launch:
     control: Control
     # The rows above and below its own that the read with a halo has.
     beside: tuple[int, int] = (0, 0)
+    # Of processes that train together, the samples of those before this one.
+    samples_before: int = 0
+
+    @property
+    def first_sample(self) -> int:
+        """The first sample of the launch among those of all processes."""
+        return self.samples_before + self.start
 
     @property
     def stored(self) -> str:

@@ -61,7 +61,7 @@ def _drop_of(a: Launch) -> Drop | None:
     """The launch's draws; None where nothing is dropped."""
     if "part" not in a.attrs:
         return None
-    return Drop(a.control.seed, *(a.attrs[name] for name in ("part", "p", "op_id")), a.start)
+    return Drop(a.control.seed, *(a.attrs[name] for name in ("part", "p", "op_id")), a.first_sample)
 
 
 def _run_forward(a: Launch) -> None:

@@ -1,8 +1,9 @@
 """Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
+from operator import attrgetter
 from typing import Final, Protocol, TypeAlias
 
 from ...graph import Buffer, Form, Pass, in_form
@@ -185,6 +186,43 @@ class Profile:
             return 0.0
         points = chain.from_iterable(self.samples[pass_.name].values())
         return pass_.domain * min(seconds / rows for rows, seconds in points)
+
+
+def slowest(costs: Sequence[Costs]) -> Costs:
+    """The costs of machines that work together: of each launch and recode those of the slowest.
+
+    What the first has not measured, or all have by the same data sheet, is as the first has it.
+    """
+    first, *others = costs
+    profiles = [each for each in others if isinstance(each, Profile)]
+    if not isinstance(first, Profile):
+        return first
+    samples = {
+        name: {
+            forms: _slowest(points, [each.samples.get(name, {}).get(forms) for each in profiles])
+            for forms, points in by_forms.items()
+        }
+        for name, by_forms in first.samples.items()
+    }
+    recodes = {
+        kind: _slowest(points, [each.recodes.get(kind) for each in profiles])
+        for kind, points in first.recodes.items()
+    }
+    links = {
+        tier: min((link, *(each.links.get(tier, link) for each in profiles)), key=attrgetter("out"))
+        for tier, link in first.links.items()
+    }
+    return replace(first, links=links, samples=samples, recodes=recodes)
+
+
+def _slowest(points: Samples, others: Sequence[Samples | None]) -> Samples:
+    """Samples at the first's sizes, with the seconds of the slowest that has the same sizes."""
+    sizes = [size for size, _ in points]
+    same = [each for each in others if each and [size for size, _ in each] == sizes]
+    return tuple(
+        (size, max(each[number][1] for each in (points, *same)))
+        for number, size in enumerate(sizes)
+    )
 
 
 def _interpolated(points: Samples, size: int) -> float:
