@@ -1,0 +1,183 @@
+"""Steps of processes that train together, a GPU each, beside DistributedDataParallel by torch.
+
+    torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE resnet50:256 vgg16:256
+    torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --ways alone trainer -- resnet50:256
+    torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --bucket-sizes 4MiB 25MiB vgg16:256
+
+NAME:BATCH is a network of tvdnn.models and the samples of each process. `alone` is a Trainer
+without a group, `trainer` one with it, for each of `--bucket-sizes`; `virtualize` is
+DistributedDataParallel around what virtualize returns, `eager` and `compile` are torch's. Seconds
+are those of the slowest process. Rows are written as they come, by the first process.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import tvdnn
+from bench.command_line import parser_of
+from bench.cross_entropies import cross_entropies
+from bench.environment import environment, software
+from bench.zoo.clock import step_seconds
+from tvdnn import models
+from tvdnn.experiment.data import random_batch
+from tvdnn.ops.builder import BUCKET_NBYTES
+from tvdnn.units import MIB, parse_bytes
+
+ALONE, TRAINER, VIRTUALIZE, EAGER, COMPILE = WAYS = (
+    "alone",
+    "trainer",
+    "virtualize",
+    "eager",
+    "compile",
+)
+RATE, MOMENTUM = 1e-3, 0.9
+WARM: Final = 6  # steps before any is timed
+CLASSES: Final = 10
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network with a batch on this process's device."""
+
+    name: str
+    batch: int
+    dtype: str
+    device: torch.device
+
+    def net(self) -> nn.Module:
+        """The network with the same weights in every call and process."""
+        torch.manual_seed(0)
+        return models.by_name(self.name).to(self.device)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Images and labels, other ones in each process."""
+        torch.manual_seed(1 + distributed.get_rank())
+        shape = models.image_shape(self.name)
+        return random_batch(self.batch, shape, CLASSES, self.device)
+
+
+def main() -> None:
+    options = _options()
+    distributed.init_process_group()
+    device = device_of_rank()
+    rows = list[dict[str, Any]]()
+    about = environment() if device.type == "cuda" else software()
+    for case in options.cases:
+        name, batch = case.split(":")
+        subject = Subject(name, int(batch), options.dtype, device)
+        for row in rows_of(subject, options.ways, options.bucket_sizes):
+            rows.append({**row, "environment": about})
+            if distributed.get_rank() == 0:
+                print(json.dumps(rows[-1]), flush=True)
+                document = {"title": "Processes that train together", "rows": rows}
+                options.output.write_text(json.dumps(document, indent=1) + "\n")
+    distributed.destroy_process_group()
+
+
+def _options() -> argparse.Namespace:
+    parser = parser_of(__doc__)
+    parser.add_argument("cases", nargs="+", metavar="NAME:BATCH")
+    parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--bucket-sizes", nargs="+", default=["25MiB"])
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+def device_of_rank() -> torch.device:
+    """This process's GPU, which is the present one from then on; the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(distributed.get_node_local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def rows_of(
+    subject: Subject, ways: tuple[str, ...], bucket_sizes: list[str]
+) -> Iterator[dict[str, Any]]:
+    """A row for each way, and for `trainer` one for each size of buckets."""
+    about = {"net": subject.name, "batch": subject.batch, "dtype": subject.dtype}
+    about["world"] = distributed.get_world_size()
+    for way in ways:
+        for size in bucket_sizes if way == TRAINER else bucket_sizes[:1]:
+            yield {**about, "way": way, "bucket_size": size, **_measured(subject, way, size)}
+            if subject.device.type == "cuda":
+                torch.cuda.empty_cache()
+            torch._dynamo.reset()
+
+
+def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
+    """Seconds of the slowest process, samples a second of all, and the largest peak of memory."""
+    found: dict[str, Any] = {}
+    x, y = subject.data()
+    step, close = _step_of(subject, way, bucket_size, x, y, found)
+    for _ in range(WARM):
+        step()
+    if subject.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    distributed.barrier()
+    mine = torch.tensor([step_seconds(step, subject.device), _peak_nbytes(subject.device)])
+    mine = mine.double().to(subject.device)
+    distributed.all_reduce(mine, distributed.ReduceOp.MAX)
+    close()
+    step_s, peak = mine.tolist()
+    samples = subject.batch * distributed.get_world_size()
+    found |= {"step_s": step_s, "samples_per_s": samples / step_s}
+    return found | {"largest_peak_bytes": int(peak)}
+
+
+def _peak_nbytes(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+
+
+def _step_of(
+    subject: Subject, way: str, bucket_size: str, x: Tensor, y: Tensor, found: dict[str, Any]
+) -> tuple[Step, Callable[[], None]]:
+    """A step of a way, and what ends it. A trainer's prediction is `found`."""
+    net = subject.net()
+    if way in (ALONE, TRAINER):
+        group = distributed.group.WORLD if way == TRAINER else None
+        optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
+        how: dict[str, Any] = {"process_group": group, "bucket_size": bucket_size}
+        trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=subject.dtype, **how)
+        found["predicted_s"] = trainer.predicted.step_s
+        found["planned_peak_bytes"] = trainer.schedule.peak_nbytes
+        return (lambda: trainer.step(x, y)), trainer.close
+    torchs = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
+    bucket_mb = (parse_bytes(bucket_size) or BUCKET_NBYTES) / MIB
+    inner: Any = net
+    if way == VIRTUALIZE:
+        inner = tvdnn.virtualize(net, x, dtype=subject.dtype, optimizer=torchs)
+    else:
+        net.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    wrapped = DistributedDataParallel(inner, bucket_cap_mb=bucket_mb)
+    kind, autocasts = subject.device.type, way != VIRTUALIZE and subject.dtype == "bf16"
+
+    def loss() -> Tensor:
+        with torch.autocast(kind, torch.bfloat16, enabled=autocasts):
+            return cross_entropies(wrapped(x), y, (1.0,), torch.float32)
+
+    called = torch.compile(loss) if way == COMPILE else loss
+
+    def step() -> None:
+        torchs.zero_grad(set_to_none=True)
+        called().backward()
+        torchs.step()
+
+    return step, inner.close if way == VIRTUALIZE else lambda: None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Processes that train together on GPUs: by NCCL inside CUDA graphs, and by gloo beside them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from bench.offline.compiler import ROOT
+from tests.distributed.data_parallel_cases import SHAPE, Net, batches, trained
+from tests.distributed.gpu_cases import STEPS
+from tests.distributed.trainer_cases import SPECS, TORCHS
+from tvdnn import Trainer
+
+pytestmark = pytest.mark.gpu
+SCRIPT = "from tests.distributed.gpu_cases import main; main()"
+WORLD = 2
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Any]:
+    """A group of this process alone, by NCCL."""
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("nccl", init_method=store, rank=0, world_size=1)
+    yield distributed.group.WORLD
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all", "auto"])
+@pytest.mark.parametrize("delay_seed", [None, 1])
+def test_sums_in_a_graph_change_no_bit(group: Any, policy: str, delay_seed: int | None) -> None:
+    found = []
+    for process_group in (None, group):
+        net = Net(normalizes=True).cuda()
+        options: dict[str, Any] = {"policy": policy, "dtype": "fp32", "chunk_size": 3000}
+        options |= {"delay_seed": delay_seed, "process_group": process_group}
+        x = torch.empty(16, *SHAPE, device="cuda")
+        trainer = Trainer(net, x, optimizer=SPECS["SGD"], bucket_size=3000, **options)
+        losses = [trainer.step(x.cuda(), y.cuda()).item() for x, y in batches(6, 16)]
+        found.append((losses, [each.clone() for each in net.state_dict().values()]))
+        trainer.close()
+    (losses, alone), (others, together) = found
+    assert losses == others
+    assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path: Path) -> None:
+    if backend == "nccl" and torch.cuda.device_count() < WORLD:
+        pytest.skip("NCCL takes a GPU for each process")
+    commands = [
+        [sys.executable, "-c", SCRIPT, backend, str(rank), str(WORLD), str(tmp_path)]
+        for rank in range(WORLD)
+    ]
+    running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
+    assert [process.wait() for process in running] == [0] * WORLD
+    found = [torch.load(tmp_path / f"{backend}.{rank}.pt") for rank in range(WORLD)]
+    exact = trained(Net().double(), batches(STEPS, 4 * WORLD), TORCHS["SGD"])
+    assert found[0]["losses"] == pytest.approx(exact["losses"].tolist(), rel=1e-4)
+    for each in found:
+        for way in ("trainer", "wrapped"):
+            for name, value in exact["state"].items():
+                torch.testing.assert_close(each[way][name].double(), value, rtol=1e-3, atol=1e-5)
+    for way in ("trainer", "wrapped"):
+        assert all(torch.equal(v, found[1][way][n]) for n, v in found[0][way].items())
