@@ -100,6 +100,13 @@ def test_dropout_draws_by_the_sample_among_all(ranks: list[Found]) -> None:
             torch.testing.assert_close(each, whole[name], rtol=1e-4, atol=1e-6)
 
 
+def test_a_layer_without_gradients_stays_as_it_is(ranks: list[Found]) -> None:
+    exact = ranks[0]["detached"]["exact"]
+    for found in ranks:
+        for name, each in found["detached"]["ours"].items():
+            torch.testing.assert_close(each.double(), exact[name], rtol=1e-4, atol=1e-6)
+
+
 def test_all_processes_have_one_plan(ranks: list[Found]) -> None:
     assert len({found["plans"]["steps"] for found in ranks}) == 1
     assert len({found["plans"]["told"] for found in ranks}) == 1

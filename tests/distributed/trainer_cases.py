@@ -157,6 +157,29 @@ def dropping() -> nn.Module:
     return nn.Sequential(*features, nn.Linear(288, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
 
 
+class Detached(nn.Module):
+    """A layer of which no gradient comes amid those that train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.first, self.cut = nn.Linear(192, 16), nn.Linear(192, 16)
+        self.last = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(torch.relu(self.first(x)) + self.cut(x).detach())
+
+
+def case_detached(rank: int) -> Any:
+    """By trainers in parts, and by torch in float64 on whole batches."""
+    found = {"ours": steps(trainer_of(Detached(), 4), part_of(rank, (4,) * 4, 3))["state"]}
+    if rank == 0:
+        exact = trained(Detached().double(), batches(3, 16), TORCHS["SGD"])
+        found["exact"] = exact["state"]
+    return found
+
+
 def case_plans(rank: int) -> Any:
     """The steps of the schedule, inside a budget, and what is told of one that is too small."""
     trainer = trainer_of(Net(), 4, policy="auto", budget=KEPT_NBYTES)

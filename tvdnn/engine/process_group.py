@@ -23,7 +23,7 @@ class TrainingGroup:
     group.
     """
 
-    def __init__(self, group: distributed.ProcessGroup, device: torch.device) -> None:
+    def __init__(self, group: "distributed.ProcessGroup", device: torch.device) -> None:
         if not distributed.is_available() or not distributed.is_initialized():
             raise InputError(
                 "process_group is given, but torch.distributed is not initialized; call"
@@ -113,7 +113,11 @@ class TrainingGroup:
 
 
 def training_group(
-    group: distributed.ProcessGroup | None, device: torch.device, *, file: object, allow: str | None
+    group: "distributed.ProcessGroup | None",
+    device: torch.device,
+    *,
+    file: object,
+    allow: str | None,
 ) -> TrainingGroup | None:
     """The group of a trainer. Raises InputError for what groups do not do yet."""
     if group is None:

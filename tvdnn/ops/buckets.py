@@ -46,6 +46,7 @@ def add_whole_gradient(b: Builder, param: str) -> None:
 def end_sums(b: Builder, loss: str) -> None:
     """Add the sum of what all processes tell, and the updates behind it."""
     assert b.ranks is not None
+    _sum_the_rest(b)
     op = b.add_op(Op("verdict", KIND, (), "", (), {}))
     verdict, total = whole(b.add_whole("verdict", Kind.AUX, (2,))), whole(loss)
     b.add_pass(op, "tell", (total, whole(SAMPLES)), (verdict,), effects=True)
@@ -78,6 +79,15 @@ def _planned(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
             found.append(tuple(waiting))
             waiting = []
     return [*found, tuple(waiting)] if waiting else found
+
+
+def _sum_the_rest(b: Builder) -> None:
+    """Sum what is whole of buckets with parameters to which no gradient comes."""
+    summed, rest = b.buckets[: b.summed], b.buckets[b.summed :]
+    found = [tuple(name for name in params if name in b.whole_grads) for params in rest]
+    b.buckets = [*summed, *filter(None, found)]
+    for params in b.buckets[len(summed) :]:
+        _sum(b, params)
 
 
 def _name_of(params: Sequence[str]) -> str:
