@@ -47,7 +47,8 @@ def pack(
 ) -> None:  # fmt: skip
     """Copy contiguous float32 tensors into a flat bucket, times weight[0] / total[0] if given.
 
-    They begin at multiples of `alignment` elements. What lies between them is left as it is.
+    The bucket is float32 or bfloat16. Tensors begin at multiples of `alignment` elements. What lies
+    between them is left as it is.
     """
     sizes = [source.numel() for source in sources]
     starts = bucket_offsets(sizes, alignment)[:-1]

@@ -43,12 +43,20 @@ def test_parts_train_as_one_process_with_the_whole_batch(
         torch.testing.assert_close(losses.double(), exact["losses"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["sgd", "adamw", "accumulated", "of_unequal_parts"])
+@pytest.mark.parametrize("case", ["sgd", "adamw", "accumulated", "of_unequal_parts", "bf16_sums"])
 def test_all_processes_hold_the_same_bits(ranks: list[Found], case: str) -> None:
     first, *others = (found[case] for found in ranks)
     for other in others:
         assert torch.equal(first["losses"], other["losses"])
         assert all(torch.equal(each, other["state"][name]) for name, each in first["state"].items())
+
+
+def test_sums_in_bfloat16_are_as_accurate_as_their_digits(ranks: list[Found]) -> None:
+    exact = ranks[0]["whole_batches"]["SGD 16"]
+    error = error_of(ranks[0]["bf16_sums"]["state"], exact["state"])
+    assert 1e-5 < error < 2**-8
+    losses = ranks[0]["bf16_sums"]["losses"]
+    torch.testing.assert_close(losses.double(), exact["losses"], rtol=2**-8, atol=0)
 
 
 def test_all_begin_with_the_parameters_of_the_first(ranks: list[Found]) -> None:

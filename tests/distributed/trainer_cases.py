@@ -58,6 +58,11 @@ def case_adamw(rank: int) -> Any:
     return _trained_in_parts(rank, (4,) * 4, "AdamW")
 
 
+def case_bf16_sums(rank: int) -> Any:
+    trainer = trainer_of(Net(), 4, bucket_size=3000, sum_dtype="bf16")
+    return steps(trainer, part_of(rank, (4,) * 4))
+
+
 def case_of_unequal_parts(rank: int) -> Any:
     return _trained_in_parts(rank, SIZES, "SGD")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -14,6 +14,7 @@ from ..ops.builder import BUCKET_NBYTES, Ranks
 from ..units import parse_bytes
 
 Result = TypeVar("Result")
+SUM_DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class TrainingGroup:
@@ -37,7 +38,7 @@ class TrainingGroup:
             raise InputError("this process is not of the process_group; leave it out of training")
 
     def sum(self, values: Tensor) -> None:
-        """Sum a tensor of float32 over the processes, in its place, in the stream's order.
+        """Sum a tensor over the processes, in its place and in the stream's order.
 
         Raises EngineError where another process has ended, or does not answer in time.
         """
@@ -134,6 +135,7 @@ def begin_together(
     x: Tensor,
     settings: Settings,
     bucket_size: int | str | None,
+    sum_dtype: str,
 ) -> Settings:
     """Give all processes the first one's parameters and buffers; returns the settings of a step.
 
@@ -142,8 +144,10 @@ def begin_together(
     """
     if group is None:
         return settings
+    if sum_dtype not in SUM_DTYPES:
+        raise InputError(f"sum_dtype is {sum_dtype!r}; choose {' or '.join(SUM_DTYPES)}")
     nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
-    settings = replace(settings, ranks=Ranks(group.size, nbytes))
+    settings = replace(settings, ranks=Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype]))
     named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     forms = {name: (tuple(each.shape), each.requires_grad) for name, each in named.items()}
     what: dict[str, Any] = {"samples of shape": tuple(x.shape[1:]), "type": settings.dtype}

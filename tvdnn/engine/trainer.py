@@ -45,7 +45,7 @@ from .first_step import FirstStep
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
-from .optimizers import Planned, Spec
+from .optimizers import Spec
 from .peak_memory import PeakMemory
 from .process_group import begin_together, training_group
 from .rounding_plans import RoundingReport
@@ -95,7 +95,7 @@ class Trainer:
 
     - `process_group`: the processes of torch.distributed that train together, each on its samples:
       losses and gradients are the means of all. Gradients are summed beside backward, in buckets
-      of `bucket_size` bytes (25 MiB).
+      of `bucket_size` bytes (25 MiB), as `sum_dtype`, "fp32" or "bf16".
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
     found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there
@@ -138,6 +138,7 @@ class Trainer:
         progress: Progress | None = None,
         process_group: "ProcessGroup | None" = None,
         bucket_size: int | str | None = None,
+        sum_dtype: str = "fp32",
     ) -> None:
         self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
@@ -160,11 +161,10 @@ class Trainer:
         how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
         settings = training_settings(*how, updates_last=file is not None, reserve=reserve)
         settings = with_rewrites_for(settings, policy, may_round=allow is not None)
-        settings = begin_together(group, net, example_inputs, settings, bucket_size)
+        settings = begin_together(group, net, example_inputs, settings, bucket_size, sum_dtype)
         with compiling_soon(self.device, kernels):
             self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
-        self.optimizer: Planned = self._steps.optimizer
-        self.construction_peak_nbytes = self.peak_nbytes()
+        self.optimizer, self.construction_peak_nbytes = self._steps.optimizer, self.peak_nbytes()
         self._peak.forget()
 
     @property

@@ -95,19 +95,23 @@ def _name_of(params: Sequence[str]) -> str:
 
 
 def _sum(b: Builder, params: tuple[str, ...]) -> None:
-    """Add the passes that fill a bucket and sum it. A gradient by itself is its own bucket."""
+    """Add the passes that fill a bucket and sum it.
+
+    A gradient by itself, summed in float32, is its own bucket.
+    """
     assert b.ranks is not None
     op = b.add_op(Op(_name_of(params), KIND, (), "", params, {}))
     grads = [b.param_grads[param][0] for param in params]
-    bucket = whole(grads[0] if len(params) == 1 else _add_bucket(b, op))
+    is_own = len(params) == 1 and b.ranks.dtype == "float32"
+    bucket = whole(grads[0] if is_own else _add_bucket(b, op, b.ranks.dtype))
     b.bucket_buffers[op.name] = bucket.buffer
     b.add_pass(op, "pack", (*map(whole, grads), whole(SAMPLES)), (bucket,))
     b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
 
 
-def _add_bucket(b: Builder, op: Op) -> str:
+def _add_bucket(b: Builder, op: Op, dtype: str) -> str:
     sizes = [prod(b.param_shape(param)) for param in op.params]
-    return b.add_whole(op.name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],))
+    return b.add_whole(op.name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
 
 
 def _run_count(a: Launch) -> None:

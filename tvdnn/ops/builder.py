@@ -22,6 +22,7 @@ class Ranks:
 
     size: int
     bucket_nbytes: int = BUCKET_NBYTES
+    dtype: str = "float32"  # of the sums
 
 
 @dataclass(slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Group(Protocol):
         ...
 
     def sum(self, values: torch.Tensor) -> None:
-        """Sum a tensor of float32 over the processes, in its place, in the stream's order."""
+        """Sum a tensor over the processes, in its place and in the stream's order."""
         ...
 
 
