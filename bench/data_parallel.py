@@ -147,7 +147,7 @@ def _step_of(
     """A step of a way, and what ends it. A trainer's prediction is `found`."""
     net = subject.net()
     if way in (ALONE, TRAINER):
-        group = distributed.group.WORLD if way == TRAINER else None
+        group = distributed.group.WORLD if way == TRAINER else "none"
         optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
         how: dict[str, Any] = {"process_group": group, "bucket_size": bucket_size}
         trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=subject.dtype, **how)

@@ -16,7 +16,10 @@ NUM_WARPS: Final = 4
 MOST_SAMPLES: Final = tl.constexpr(2**31 - 1)  # samples of a batch, at most
 LEAST_INT32, MOST_INT32 = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
 LOW_BITS: Final = tl.constexpr(2**32 - 1)
-OTHERS: Final = tl.constexpr(1)  # in the place of a sample and its label: another process's fault
+# In the place of a sample and its label: a fault of another process that trains together with this
+# one, and a process that does another step.
+OTHERS: Final = tl.constexpr(1)
+OTHER_STEPS: Final = tl.constexpr(2)
 
 
 @triton.jit(do_not_specialize=["first", "classes", "ignore_index", "numel"])
@@ -70,14 +73,14 @@ def stage_labels(
 def fault_of(record: Tensor) -> tuple[int, int, int] | None:
     """The step, sample and label in a record on the CPU, or None where all labels were right.
 
-    A label beyond 32 bits is given as the nearest int32. The sample is -1 where another process,
-    which trains together with this one, has told of a fault.
+    A label beyond 32 bits is given as the nearest int32. The sample is -OTHERS or -OTHER_STEPS for
+    what processes that train together tell one another.
     """
     key, step = record.tolist()
     if not key:
         return None
-    if key == OTHERS.value:
-        return step, -1, 0
+    if key in (OTHERS.value, OTHER_STEPS.value):
+        return step, -key, 0
     low = key & LOW_BITS.value
     label = low - 2**32 if low >= 2**31 else low
     return step, MOST_SAMPLES.value - (key >> 32), label

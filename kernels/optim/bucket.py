@@ -1,4 +1,4 @@
-"""Buckets of gradients that are summed over processes, and what these tell one another beside."""
+"""Buckets of gradients that are summed over processes, and the status of a step in all of them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..copy.labels import OTHERS
+from ..copy.labels import OTHER_STEPS, OTHERS
 from ..language.cost import costing, updates
 
 ALIGNMENT: Final = 128  # elements of float32: 512 bytes, as other addresses are aligned
@@ -62,24 +62,37 @@ def pack(
         )  # fmt: skip
 
 
-@triton.jit
-def _hear_kernel(verdict_ptr, flag_ptr, step_ptr, record_ptr, loss_ptr):
-    if tl.load(verdict_ptr) != 0.0:
+@triton.jit(do_not_specialize=["processes"])
+def _check_status_kernel(
+    status_ptr, own_ptr, flag_ptr, step_ptr, record_ptr, processes, WORDS: tl.constexpr
+):  # fmt: skip
+    fault = 0
+    for i in tl.static_range(1, WORDS - 1):
+        if tl.load(status_ptr + i) != tl.load(own_ptr + i) * processes:
+            fault = OTHER_STEPS
+    if tl.load(status_ptr + WORDS - 1) != 0.0:
+        fault = OTHERS
+    if fault != 0:
         tl.store(flag_ptr, 1.0)
         if tl.load(record_ptr) == 0:
-            tl.store(record_ptr, OTHERS)
+            tl.store(record_ptr, fault.to(tl.int64))
             tl.store(record_ptr + 1, tl.load(step_ptr))
-    tl.store(loss_ptr, tl.load(verdict_ptr + 1))
 
 
-@costing(updates(1))
-def hear(verdict: Tensor, flag: Tensor, step: Tensor, record: Tensor, loss: Tensor) -> None:
-    """Set loss[0] to verdict[1], and note a fault if verdict[0] is not 0.
+@costing(updates(2))
+def check_status(
+    status: Tensor, own: Tensor, flag: Tensor, step: Tensor, record: Tensor, *, processes: int
+) -> None:
+    """Note a fault of a step where another process has one, or does another step.
 
-    The float32 `flag` [1] becomes 1 then, and the int64 `record` [2] tells that another process has
-    a fault at `step` int64 [1], unless it tells of one already. `labels.fault_of` reads it.
+    `status` float32 [6] is the sum over so many processes of what each has `own` [5], and behind
+    that of its `flag`. All but the first word must be the same in each. At a fault the float32
+    `flag` [1] becomes 1, and the int64 `record` [2] tells which and at which `step` int64 [1],
+    unless it tells of a fault already. `labels.fault_of` reads it.
     """
-    _hear_kernel[(1,)](verdict, flag, step, record, loss, num_warps=1)
+    _check_status_kernel[(1,)](
+        status, own, flag, step, record, processes, WORDS=status.numel(), num_warps=1
+    )
 
 
 def pack_reference(
@@ -95,12 +108,13 @@ def pack_reference(
         bucket[start : start + source.numel()] = values
 
 
-def hear_reference(
-    verdict: Tensor, flag: Tensor, step: Tensor, record: Tensor, loss: Tensor
+def check_status_reference(
+    status: Tensor, own: Tensor, flag: Tensor, step: Tensor, record: Tensor, *, processes: int
 ) -> None:
-    """Computes `hear` in torch."""
-    loss[0] = verdict[1]
-    heard = verdict[:1] != 0.0
-    flag.copy_(torch.where(heard, torch.ones_like(flag), flag))
-    told = torch.stack([torch.full_like(step[0], OTHERS.value), step[0]])
-    record.copy_(torch.where(heard & (record[:1] == 0), told, record))
+    """Computes `check_status` in torch."""
+    differs = (status[1:-1] != own[1:] * processes).any()
+    code = torch.where(differs, OTHER_STEPS.value, 0)
+    code = torch.where(status[-1] != 0.0, OTHERS.value, code)
+    flag.copy_(torch.where(code != 0, torch.ones_like(flag), flag))
+    told = torch.stack([code, step[0]])
+    record.copy_(torch.where((code != 0) & (record[0] == 0), told, record))

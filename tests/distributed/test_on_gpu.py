@@ -34,7 +34,7 @@ def group(tmp_path: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("delay_seed", [None, 1])
 def test_sums_in_a_graph_change_no_bit(group: Any, policy: str, delay_seed: int | None) -> None:
     found = []
-    for process_group in (None, group):
+    for process_group in ("none", group):
         net = Net(normalizes=True).cuda()
         options: dict[str, Any] = {"policy": policy, "dtype": "fp32", "chunk_size": 3000}
         options |= {"delay_seed": delay_seed, "process_group": process_group}

@@ -77,6 +77,11 @@ def test_a_wrong_label_stops_the_step_of_all(ranks: list[Found]) -> None:
         assert losses.isfinite().all()
 
 
+def test_steps_in_other_parts_are_refused_by_all(ranks: list[Found]) -> None:
+    for found in ranks:
+        assert "step 1: the processes of the group do different steps" in found["other_parts"]
+
+
 def test_a_network_that_differs_is_refused_by_all(ranks: list[Found]) -> None:
     for found in ranks:
         assert "process 3 of the group has tensor 1.weight" in found["differences"]
@@ -86,8 +91,7 @@ def test_buckets_are_summed_in_one_order_under_every_policy(ranks: list[Found]) 
     for found in ranks:
         (names, kept), (others, planned) = found["sums"]["keep"], found["sums"]["auto"]
         assert names == others == ranks[0]["sums"]["keep"][0]
-        assert names[0] == "samples sum [0, 4)"
-        assert names[-1] == "verdict sum [0, 4)"
+        assert names[-1] == "mean loss sum [0, 4)"
         assert sum(name.startswith("bucket of") for name in names) > 2
         assert torch.equal(kept["losses"], planned["losses"])
         assert all(torch.equal(each, planned["state"][n]) for n, each in kept["state"].items())

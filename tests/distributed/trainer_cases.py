@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
@@ -16,6 +17,7 @@ from tests.support.ranks import WORLD, EndOfProcessError
 from tvdnn import Trainer
 from tvdnn.errors import BudgetError, EngineError, InputError
 from tvdnn.optim import SGD, AdamW
+from tvdnn.planner.ir.schedule import Lane
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 SPECS: Final = {"SGD": SGD(0.1, momentum=0.9), "AdamW": AdamW(1e-3, eps=EPS)}
@@ -101,18 +103,32 @@ def case_other_starts(rank: int) -> Any:
 
 def case_wrong_labels(rank: int) -> Any:
     """A rank has a label that is no class; all hear of it, and all go on."""
-    net, told = Net(), []
+    net, told = Net(normalizes=True), list[str]()
     trainer = trainer_of(net, 4)
     given = list(part_of(rank, (4,) * 4, 3))
     before = copy.deepcopy(net.state_dict())
     x, y = given[0]
-    trainer.step(x, torch.full_like(y, CLASSES) if rank == 2 else y)
+    loss = trainer.step(x, torch.full_like(y, CLASSES) if rank == 2 else y)
+    for _ in range(2 if rank == 1 else 0):  # one process alone looks, as one that logs
+        with pytest.raises(InputError):
+            loss.item()
     same = all(torch.equal(before[name], each) for name, each in net.state_dict().items())
     try:
         trainer.step(*given[1])
     except InputError as error:
         told.append(str(error))
     return {"unchanged": same, "told": told, "after": steps(trainer, iter(given[1:]))}
+
+
+def case_other_parts(rank: int) -> Any:
+    """A process cuts its step into parts."""
+    trainer = trainer_of(Net(), 4)
+    ((x, y),) = part_of(rank, (4,) * 4, 1)
+    try:
+        trainer.step(x, y, accumulate=2 if rank == 1 else 1)
+    except EngineError as error:
+        return str(error)
+    return None
 
 
 def case_differences(rank: int) -> Any:
@@ -134,7 +150,11 @@ def case_sums(rank: int) -> Any:
     for policy in ("keep", "auto"):
         trainer = trainer_of(Net(), 4, policy=policy, bucket_size=3000)
         schedule = trainer.schedule
-        names = [schedule.step_name(n) for n, step in enumerate(schedule.steps) if step.lane == 7]
+        names = [
+            schedule.step_name(n)
+            for n, step in enumerate(schedule.steps)
+            if step.lane is Lane.REDUCE
+        ]
         found[policy] = names, steps(trainer, part_of(rank, (4,) * 4, 3))
     return found
 
@@ -151,7 +171,7 @@ def case_dropout(rank: int) -> Any:
     """Draws go by the sample among those of all processes; the first also trains on all alone."""
     found = {"parts": steps(trainer_of(dropping(), 4), part_of(rank, (4,) * 4, 3))["state"]}
     if rank == 0:
-        alone = trainer_of(dropping(), 16, process_group=None)
+        alone = trainer_of(dropping(), 16, process_group="none")
         found["whole"] = steps(alone, batches(3, 16))["state"]
     return found
 

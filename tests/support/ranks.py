@@ -28,6 +28,7 @@ class EndOfProcessError(Exception):
 WORLD: Final = 4
 _SCRIPT: Final = "from tests.support.ranks import main; main()"
 TIMEOUT: Final = timedelta(seconds=60)
+LIMIT_S: Final = 300.0  # of all cases, on a busy machine
 Found = Mapping[str, Any]  # by case
 
 
@@ -41,7 +42,9 @@ def found_by_ranks(module: str, folder: Path) -> list[Found]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all(path.exists() for path in results):
             command = [sys.executable, "-c", _SCRIPT, module, str(folder)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+            )
             assert done.returncode == 0, done.stderr
     return [torch.load(path, weights_only=False) for path in results]
 

@@ -96,7 +96,8 @@ World = Annotated[
     ),
 ]
 Interconnect = Annotated[
-    str, typer.Option("--link", help=f"Between them: {', '.join(hardware.INTERCONNECTS)}.")
+    str | None,
+    typer.Option("--link", help=f"Between them: {', '.join(hardware.INTERCONNECTS)}, the first."),
 ]
 JsonFile = Annotated[
     str | None,

@@ -20,7 +20,7 @@ from ..experiment.request import (
 )
 from ..experiment.simulate_request import Outcome, Summing, simulated, summing_of
 from ..experiment.sweep import swept_rows
-from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.costs import Costs, Hardware, Roofline
 from ..planner.ir.hardware import load, over
 from ..planner.policies import superneurons
 from ..planner.rounding import rounding_policy
@@ -48,7 +48,7 @@ from .options import (
 )
 from .output import fail, messages, show, stages, write_json
 
-DEFAULT_PROFILE = "H200"
+DEFAULT_PROFILE, DEFAULT_LINK = "H200", "NVLink"
 
 
 def plan(
@@ -64,7 +64,7 @@ def plan(
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
     world: World = 1,
-    link: Interconnect = "NVLink",
+    link: Interconnect = None,
     sweep: Annotated[
         int | None,
         typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
@@ -73,8 +73,7 @@ def plan(
         bool,
         typer.Option(
             "--ladder",
-            help="Show instead what each means of a policy, superneurons if not given, does to the "
-            "peak.",
+            help="Show instead what each means of a policy (superneurons) does to the peak.",
         ),
     ] = False,
     output: Annotated[Path | None, output_option("With --sweep: FILE.png or FILE.svg.")] = None,
@@ -90,10 +89,11 @@ def plan(
     limits = host_budget, file_budget, allow
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, *limits)
     policy = policy if policy is not None else rounding_policy(None, request.allowed)
-    limit, profile = parse_limit(budget), over(load(hardware or DEFAULT_PROFILE), link)
+    limit, profile = parse_limit(budget), _machine(hardware, link)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)
     request = replace(as_tuned(request, costs.hardware), world=world)
+    _check_world(request, link, one_plan=not ladder and sweep is None)
     if ladder:
         if sweep is not None or output is not None or budget is not None:
             raise InputError("--ladder shows least peaks: leave out --budget, --sweep and -o")
@@ -111,6 +111,17 @@ def plan(
     _show(found, summing_of(found, costs, request), json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))
+
+
+def _machine(hardware: str | None, link: str | None) -> Hardware:
+    return over(load(hardware or DEFAULT_PROFILE), link or DEFAULT_LINK)
+
+
+def _check_world(request: Request, link: str | None, *, one_plan: bool) -> None:
+    if request.world > 1 and (not one_plan or request.file_budget != 0):
+        raise InputError("--world shows one plan: leave out --ladder, --sweep and --file-budget")
+    if request.world == 1 and link is not None:
+        raise InputError("--link is that between several processes; give their number by --world")
 
 
 def _sweep(

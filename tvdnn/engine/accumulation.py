@@ -10,7 +10,6 @@ from ..ops.expand import Mode
 from ..runtime.kernel_set import kernel_set
 from .core import Core, Updates
 from .optimizers import Planned, Spec, Updated
-from .process_group import TrainingGroup
 
 
 class GradientSums:
@@ -53,21 +52,10 @@ class GradientSums:
         yield
         group = self._core.requested.group
         if group is not None and sums:
-            self._sum_over(group, list(sums.values()))
+            group.mean(sums.values(), self._core.control)
         self._core.computed.hand_on(network, tensors, sums, updated.computed)
         names = [name for name in updated.names if name in sums]
         self._update(names, [sums[name] for name in names])
-
-    def _sum_over(self, group: TrainingGroup, sums: Sequence[torch.Tensor]) -> None:
-        """Make the sums those of all processes, and hear whether one of these has failed."""
-        control = self._core.control
-        assert control.samples is not None
-        assert control.faults is not None
-        verdict = control.flag.repeat(2)
-        group.sum(verdict)
-        words = control.flag, control.faults.step, control.faults.record
-        kernel_set(self._core.kernels).hear(verdict, *words, torch.empty_like(verdict))
-        group.mean(sums, control.samples)
 
     def updates(self, mode: Mode, network: Network) -> Updates:
         """The tensors that passes change by gradients: parameters and state, or kept sums."""

@@ -22,13 +22,23 @@ class AutogradCall:
     steps: VirtualSteps
     runner: Runner
     key: StepKey
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]  # until the forward has run
+    device: torch.device
+    dtypes: tuple[torch.dtype, ...]  # of the inputs
     params: dict[str, Tensor]  # as passes read them, computed ones among them
     trained: tuple[str, ...]  # names of parameters
     parts: tuple[BackwardPart, ...]  # of the second half
     number: int = 0  # of the forward, once it has run
     outputs: list[ReferenceType[Tensor]] = field(default_factory=list)  # once it has run
     reached: frozenset[str] | None = None  # names with gradients, once backward has begun; all
+    read: dict[str, Tensor] = field(default_factory=dict)  # parameters that backward reads
+    versions: dict[str, int] = field(default_factory=dict)  # torch's counts of writes to them
+
+    def check_unchanged(self, part: int) -> None:
+        """Raise EngineError for a parameter that was written while backward still reads it."""
+        earlier = {name for each in range(part) for name in self.trained_by(each)}
+        versions = {name: each for name, each in self.versions.items() if name not in earlier}
+        check_unchanged(self.runner.schedule.graph.network, self.read, versions)
 
     def trained_by(self, part: int) -> tuple[str, ...]:
         """The trained parameters whose gradients a part completes; the last has the others too."""
@@ -68,9 +78,10 @@ class AutogradStep(torch.autograd.Function):
         graph = call.runner.schedule.graph
         ctx.call = call
         call.number, outputs = call.steps.run_forward(call.runner, call.key, call.inputs)
+        call.inputs = ()
         read = _read_backward(call.runner)
-        ctx.read = {n: each for n, each in call.params.items() if n in {*call.trained, *read}}
-        ctx.versions = versions_of(graph.network, ctx.read)  # which the forward may change
+        call.read = {n: each for n, each in call.params.items() if n in {*call.trained, *read}}
+        call.versions = versions_of(graph.network, call.read)  # which the forward may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         names = zip(graph.network.outputs, outputs, strict=True)
         trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
@@ -83,7 +94,7 @@ class AutogradStep(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         call: AutogradCall = ctx.call
         network = call.runner.schedule.graph.network
-        check_unchanged(network, ctx.read, ctx.versions)
+        call.check_unchanged(0)
         check_outputs(network, call.outputs)
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
@@ -112,6 +123,7 @@ class LaterPart(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> Any:
         call: AutogradCall = ctx.call
+        call.check_unchanged(ctx.part)
         with call.steps.lock:
             call.steps.run_later_part(call.runner, call.key, call.number, ctx.part)
             return None, None, *_gradients(call, ctx.part)
@@ -119,7 +131,7 @@ class LaterPart(torch.autograd.Function):
 
 def _link(call: AutogradCall) -> Tensor:
     """A tensor without elements, of which a node of torch's graph can tell another's order."""
-    return torch.empty(0, device=call.inputs[0].device)
+    return torch.empty(0, device=call.device)
 
 
 def _read_backward(runner: Runner) -> frozenset[str]:
@@ -142,10 +154,10 @@ def _gradients(call: AutogradCall, part: int) -> list[Tensor | None]:
 def _input_gradients(call: AutogradCall) -> Sequence[Tensor | None]:
     graph = call.runner.schedule.graph
     return [
-        call.runner.read_grad(name, x.dtype)
+        call.runner.read_grad(name, dtype)
         if name in graph.input_grads and (call.reached is None or name in call.reached)
         else None
-        for name, x in zip(graph.network.inputs, call.inputs, strict=True)
+        for name, dtype in zip(graph.network.inputs, call.dtypes, strict=True)
     ]
 
 

@@ -51,11 +51,15 @@ def backward_parts(schedule: Schedule, nbytes: int) -> Iterator[BackwardPart]:
 
 
 def _completed_after(schedule: Schedule) -> dict[str, int]:
-    """By parameter, the last step that writes its gradient."""
+    """By parameter, the last step that writes its gradient, or reads the parameter itself.
+
+    A hook may update the parameter as soon as it has the gradient.
+    """
     wholes = {grads[0]: name for name, grads in schedule.graph.param_grads.items()}
     last = dict.fromkeys(wholes.values(), schedule.phase_split)
     for index in range(schedule.phase_split, len(schedule.steps)):
-        for each in schedule.steps[index].writes:
-            if each.buffer in wholes:
-                last[wholes[each.buffer]] = index
+        step = schedule.steps[index]
+        read = schedule.graph.passes[step.pass_index].params if step.pass_index >= 0 else ()
+        written = (wholes[each.buffer] for each in step.writes if each.buffer in wholes)
+        last.update(dict.fromkeys((*written, *(name for name in read if name in last)), index))
     return last

@@ -8,10 +8,13 @@ import torch
 from ..ops.expand import CONTROL_NBYTES
 from ..ops.operator import Control, FaultRecord, Group
 
-# The seed, the step's number, the scale, the samples, a gap, 7 floats of the optimizer. Behind them
-# on the device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.
-_CONTROL = Struct("=qqff8x7f")
+# The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
+# device lie the flag of faults, which kernels set, and at byte 64 the record of the fault; at byte
+# 96 the 5 words of this process among others, and at byte 128 the 6 sums of them over all.
+_CONTROL = Struct("=qqf12x7f")
 RECORD_AT: Final = 64
+OWN: Final = slice(24, 29)
+STATUS: Final = slice(32, 38)
 
 
 def make_control(device: torch.device, group: Group | None = None) -> tuple[torch.Tensor, Control]:
@@ -20,7 +23,7 @@ def make_control(device: torch.device, group: Group | None = None) -> tuple[torc
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
     faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
-    parts = {"scale": floats[4:5], "samples": floats[5:6], "seed": words[:1]}
+    parts = {"scale": floats[4:5], "seed": words[:1], "own": floats[OWN], "status": floats[STATUS]}
     return block, Control(floats[8:16], **parts, faults=faults, group=group)
 
 
@@ -30,12 +33,11 @@ def write_control(
     scale: float,
     seed: int,
     step: int = 1,
-    samples: int = 0,
 ) -> None:
     """Write the next step's settings, on the current stream before the replay that reads them.
 
     Steps are numbered from 1. The flag behind the seven settings, and the record, are the device's.
     """
     floats = (*settings, *(0.0,) * 7)[:7]
-    packed = bytearray(_CONTROL.pack(seed, step, scale, samples, *floats))
+    packed = bytearray(_CONTROL.pack(seed, step, scale, *floats))
     block[: _CONTROL.size].copy_(torch.frombuffer(packed, dtype=torch.uint8), non_blocking=True)

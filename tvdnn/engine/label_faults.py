@@ -4,6 +4,7 @@ The device records the label and the step. The host does not wait: after every s
 copied into pinned memory. Until the host has raised the error, later steps change nothing either.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakMethod
@@ -24,10 +25,20 @@ class LabelFaults:
         assert control.faults is not None
         self._flag, self._record = control.flag, control.faults.record
         self._known = torch.zeros(2, dtype=torch.int64, pin_memory=self._record.is_cuda)
+        self._followed: deque[torch.cuda.Event] = deque(maxlen=2)  # behind the last steps
 
     def follow(self) -> None:
         """Copy the record to the host, after the work issued so far; call after each step."""
         self._known.copy_(self._record, non_blocking=True)
+        if self._record.is_cuda:
+            self._followed.append(torch.cuda.current_stream(self._record.device).record_event())
+
+    def found_before(self, last: int) -> Fault | None:
+        """The fault of a step up to `last`, the last but one that was issued; it is waited for."""
+        if len(self._followed) == self._followed.maxlen:
+            self._followed[0].synchronize()
+        fault: Fault | None = fault_of(self._known)
+        return fault if fault is not None and fault[0] <= last else None
 
     def found(self, *, wait: bool = False) -> Fault | None:
         """The fault that is known, if any; with `wait` that of all steps issued."""

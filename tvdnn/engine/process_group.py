@@ -9,33 +9,35 @@ import torch
 from torch import Tensor, distributed, nn
 
 from ..errors import EngineError, InputError, TvdnnError
+from ..kernels.copy.labels import OTHER_STEPS
 from ..ops import Settings
 from ..ops.builder import BUCKET_NBYTES, Ranks
+from ..ops.operator import Control
 from ..units import parse_bytes
 
 Result = TypeVar("Result")
+MOST: Final = 64  # of words whose squares are summed: exact in float32 for thousands of processes
+ALONE: Final = "none"  # in the place of a group
+DIFFERENT_STEPS: Final = (
+    "step {step}: the processes of the group do different steps, or cut them into different parts;"
+    " all call step as often, with the same accumulate"
+)
 SUM_DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class TrainingGroup:
     """A process group of torch.distributed whose processes train together.
 
-    Raises InputError where torch.distributed is not initialized, or this process is not of the
-    group.
+    Raises InputError where this process is not of the group.
     """
 
     def __init__(self, group: "distributed.ProcessGroup", device: torch.device) -> None:
-        if not distributed.is_available() or not distributed.is_initialized():
-            raise InputError(
-                "process_group is given, but torch.distributed is not initialized; call"
-                " torch.distributed.init_process_group first"
-            )
-        self._group = group
-        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
-        backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
-        self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
+        self._group, self.rank = group, distributed.get_rank(group)
         if self.rank < 0:
             raise InputError("this process is not of the process_group; leave it out of training")
+        self.size = distributed.get_world_size(group)
+        backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
+        self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
 
     def sum(self, values: Tensor) -> None:
         """Sum a tensor over the processes, in its place and in the stream's order.
@@ -68,6 +70,21 @@ class TrainingGroup:
         result: Result = held[0]
         return result
 
+    def unless_one_fails(self, make: Callable[[], Result]) -> Result:
+        """What this process makes. Raises EngineError where another one raises an error."""
+        made, error = None, None
+        try:
+            made = make()
+        except TvdnnError as raised:
+            error = raised
+        for rank, text in enumerate(self.all_of(error and str(error))):
+            if text is not None and error is None:
+                raise EngineError(f"process {rank} of the group has no plan: {text}")
+        if error is not None:
+            raise error
+        result: Any = made
+        return result  # type: ignore[no-any-return]
+
     def all_of(self, mine: Result) -> list[Result]:
         """What every process gives, in their order."""
         found: list[Any] = [None] * self.size
@@ -90,39 +107,64 @@ class TrainingGroup:
                         " all processes train the same network in the same way"
                     )
 
-    def mean(self, values: Iterable[Tensor], samples: Tensor) -> None:
-        """Replace tensors of float32 by their means over all samples, in their places.
+    def begin(self, control: Control, kernels: Any, samples: int, parts: int, step: int) -> None:
+        """Begin a step of so many samples, in so many parts: the first sum of all processes.
 
-        Each is the mean of this process's `samples`, float32 [1].
+        It counts their samples, and tells all of a fault in one. Raises EngineError on a CPU where
+        processes do other steps, or as many in other parts; on a GPU a later step tells.
         """
-        total = samples.clone()
-        self.sum(total)
+        assert control.own is not None
+        assert control.status is not None
+        assert control.faults is not None
+        parts, number = parts % MOST, step % MOST
+        own = torch.tensor([samples, parts, parts**2, number, number**2], dtype=torch.float32)
+        control.own.copy_(own, non_blocking=True)
+        kernels.pack((control.own, control.flag), control.status, alignment=1)
+        self.sum(control.status)
+        words = control.status, control.own, control.flag, control.faults.step
+        kernels.check_status(*words, control.faults.record, processes=self.size)
+        if not control.flag.is_cuda and control.faults.record[0].item() == OTHER_STEPS.value:
+            raise EngineError(DIFFERENT_STEPS.format(step=step))
+
+    def mean(self, values: Iterable[Tensor], control: Control) -> None:
+        """Replace tensors of float32 by their means over the samples of all, in their places."""
+        share = control.share
         for each in values:
-            each.mul_(samples[0] / total[0])
+            each.mul_(share["weight"][0] / share["total"][0])
             self.sum(each)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise EngineError(
                 f"process {self.rank} of {self.size}: a {what} over all processes failed. One has"
-                " ended, does other steps, or did not answer in time; parameters are as before"
-                f" this step. torch.distributed says: {error}"
+                f" ended, does other steps, or did not answer in time: {error}"
             ) from error
 
 
 def training_group(
-    group: "distributed.ProcessGroup | None",
+    group: "distributed.ProcessGroup | str | None",
     device: torch.device,
     *,
     file: object,
     allow: str | None,
 ) -> TrainingGroup | None:
-    """The group of a trainer. Raises InputError for what groups do not do yet."""
-    if group is None:
+    """The group of a trainer.
+
+    Raises InputError for what groups do not do yet, and where torch.distributed is not initialized:
+    its `group.WORLD` is None until then.
+    """
+    if group == ALONE:
         return None
+    if group is None or isinstance(group, str):
+        raise InputError(
+            f"process_group is {group!r}, not a group of torch.distributed; call"
+            " torch.distributed.init_process_group first, or leave it out to train alone"
+        )
     for name, given in (("file", file), ("allow", allow)):
         if given is not None:
             raise InputError(f"{name} is not supported with a process_group; leave one out")
@@ -149,7 +191,10 @@ def begin_together(
     nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
     settings = replace(settings, ranks=Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype]))
     named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    forms = {name: (tuple(each.shape), each.requires_grad) for name, each in named.items()}
+    forms = {
+        name: (tuple(each.shape), each.stride(), str(each.dtype), each.requires_grad)
+        for name, each in named.items()
+    }
     what: dict[str, Any] = {"samples of shape": tuple(x.shape[1:]), "type": settings.dtype}
     what |= {"losses": repr(settings.losses), "optimizer": repr(settings.optimizer)}
     what |= {"ranks": settings.ranks, **{f"tensor {name}": form for name, form in forms.items()}}

@@ -18,7 +18,7 @@ def plan_together(
     """
     costs = slowest(group.all_of(costs))
     if len(set(group.all_of(batch))) > 1:
-        return costs, plan(costs)
+        return costs, group.unless_one_fails(lambda: plan(costs))
     schedule = group.from_first(lambda: plan(costs))
     check(schedule)
     return costs, schedule

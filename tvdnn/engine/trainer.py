@@ -47,7 +47,7 @@ from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Spec
 from .peak_memory import PeakMemory
-from .process_group import begin_together, training_group
+from .process_group import ALONE, begin_together, training_group
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .training_batches import TrainingBatches
@@ -136,7 +136,7 @@ class Trainer:
         feedback: bool = True,
         clock: Costs | None = None,
         progress: Progress | None = None,
-        process_group: "ProcessGroup | None" = None,
+        process_group: "ProcessGroup | str | None" = ALONE,
         bucket_size: int | str | None = None,
         sum_dtype: str = "fp32",
     ) -> None:
@@ -330,7 +330,7 @@ class Trainer:
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
-        self._steps.count.raise_faults()
+        self._steps.count.raise_faults(begins=True)
         self._given_losses.check()
         self._steps.follow_network()
         check_saving()

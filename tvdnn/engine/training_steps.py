@@ -16,6 +16,7 @@ from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.loss import label_ranges
 from ..planner.ir.timeline import Timeline
+from ..runtime.kernel_set import kernel_set
 from ..runtime.runner import Runner
 from ..runtime.staging import BUFFERS
 from ..trace.guards.inputs import check_inputs
@@ -63,7 +64,8 @@ class TrainingSteps:
         self._made_for: Any = WeakIdKeyDictionary(dict.fromkeys(net.parameters()))
         network = self.runner(batches.first).schedule.graph.network
         self.target_shape = target_shape(network)
-        self.count = StepCount(core.control, self.optimizer, label_ranges(network))
+        together = core.requested.group is not None
+        self.count = StepCount(core.control, self.optimizer, label_ranges(network), together)
 
     def run(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
         """Run one step on a batch in so many parts; returns the loss, a 0-d tensor."""
@@ -72,17 +74,18 @@ class TrainingSteps:
         mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._judged_runner(shape, mode, x, y)
-        updated = self._write_control(runner, shape, mode, 1.0 / accumulate, len(x))
+        updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         with self._stepping(runner, mode, updated, self._snapshot()):
             return self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
 
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """Run one step on a GPU and return its measured timeline."""
         runner = self._judged_runner(tuple(x.shape), Mode.TRAIN, x, y)
-        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0, len(x))
+        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         with self._stepping(runner, Mode.TRAIN, updated):
             self._core.module.change_state(runner.schedule.graph.network.changes)
             self._batches.fill(runner, x, y)
+            self._begin_together(len(x), 1)
             return runner.timeline()
 
     def _judged_runner(
@@ -166,6 +169,8 @@ class TrainingSteps:
         """Run a batch, or its part from sample `first` on; returns the loss."""
         self._core.module.change_state(runner.schedule.graph.network.changes)
         self._batches.fill(runner, x, y, first)
+        if mode is Mode.TRAIN:
+            self._begin_together(len(x), 1)
         self._core.run(self.key(tuple(x.shape), mode))
         return _loss(runner)
 
@@ -174,13 +179,20 @@ class TrainingSteps:
         rows = runner.schedule.graph.network.batch
         starts = range(0, len(x), rows)
         self._batches.check_labels(runner, y, starts)
+        self._begin_together(len(x), len(starts))
         parts = zip(x.split(rows), y.split(rows), starts, strict=True)
         losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
         loss, group = torch.stack(losses).mean(), self._core.requested.group
         if group is not None:
-            assert self._core.control.samples is not None
-            group.mean([loss], self._core.control.samples)
+            group.mean([loss], self._core.control)
         return loss
+
+    def _begin_together(self, samples: int, parts: int) -> None:
+        """Begin a step of all processes that train together, once its labels are checked."""
+        group = self._core.requested.group
+        if group is not None:
+            kernels = kernel_set(self._core.kernels)
+            group.begin(self._core.control, kernels, samples, parts, self.count.steps + 1)
 
     def key(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Key:
         return shape, mode, self.state
@@ -211,13 +223,13 @@ class TrainingSteps:
         return [params[name] for name in network.params if name in params]
 
     def _write_control(
-        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float, samples: int
+        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
     ) -> Updated:
         """Write the settings of the runner's next step; returns the updated parameters."""
         updated = self._updated_by(runner, self.key(shape, mode))
         settings = control_of(self.optimizer, updated)
         seed, step = self.seed + self.count.steps, self.count.steps + 1
-        write_control(self._core.control_bytes, settings, scale, seed, step, samples)
+        write_control(self._core.control_bytes, settings, scale, seed, step)
         return updated
 
     def _updated_by(self, runner: Runner, key: Key) -> Updated:

@@ -131,7 +131,8 @@ class Virtualized(nn.Module):
         trained = {name: each for name, each in given if graded and each.requires_grad}
         params = {**core.module.params, **core.computed.of(network)}
         parts = self._steps.cut_backward(runner)
-        call = AutogradCall(self._steps, runner, key, inputs, params, tuple(trained), parts)
+        form = inputs[0].device, tuple(x.dtype for x in inputs)
+        call = AutogradCall(self._steps, runner, key, inputs, *form, params, tuple(trained), parts)
         return network.gather(run_step(call, trained))
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:

@@ -7,8 +7,8 @@ gradients are whole, beside the backward passes of other layers (Li et al., "PyT
 VLDB 2020). Which parameters a bucket has, and the order of the sums, depend on the network alone,
 so that processes with batches of other sizes agree.
 
-Parameters are updated behind the last sum. It tells whether a process's step has failed, in which
-case no process updates any.
+Parameters are updated behind the last sum, which is the loss's. The share of samples follows from a
+sum ahead of the step (`engine/process_group.py`), which also tells of a fault in any process.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,6 @@ from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
 
 KIND: Final = "bucket"
-SAMPLES: Final = "samples"  # the buffer of the number of samples of all processes
-
-
-def begin_sums(b: Builder, ranks: Ranks) -> None:
-    """Add the passes that count the samples of all processes, and plan the buckets."""
-    b.buckets = _planned(b, ranks)
-    op = b.add_op(Op(SAMPLES, KIND, (), "", (), {}))
-    count = whole(b.add_whole(SAMPLES, Kind.AUX, (1,)))
-    b.add_pass(op, "count", (), (count,), effects=True)
-    b.add_pass(op, "sum", (count,), (count,), effects=True, ranks=ranks.size)
 
 
 def add_whole_gradient(b: Builder, param: str) -> None:
@@ -44,14 +34,14 @@ def add_whole_gradient(b: Builder, param: str) -> None:
 
 
 def end_sums(b: Builder, loss: str) -> None:
-    """Add the sum of what all processes tell, and the updates behind it."""
+    """Add what remains of the sums, that of the loss, and the updates behind all of them."""
     assert b.ranks is not None
     _sum_the_rest(b)
-    op = b.add_op(Op("verdict", KIND, (), "", (), {}))
-    verdict, total = whole(b.add_whole("verdict", Kind.AUX, (2,))), whole(loss)
-    b.add_pass(op, "tell", (total, whole(SAMPLES)), (verdict,), effects=True)
-    b.add_pass(op, "sum", (verdict,), (verdict,), effects=True, ranks=b.ranks.size)
-    b.add_pass(op, "hear", (verdict,), (total,), effects=True)
+    op = b.add_op(Op("mean loss", KIND, (), "", (), {}))
+    mean, total = whole(b.add_whole("mean loss", Kind.AUX, (1,))), whole(loss)
+    b.add_pass(op, "pack_loss", (total,), (mean,), effects=True)
+    b.add_pass(op, "sum", (mean,), (mean,), effects=True, ranks=b.ranks.size)
+    b.add_pass(op, "unpack_loss", (mean,), (total,), effects=True)
     direction, b.direction = b.direction, Direction.UPDATE
     for params in b.buckets:
         op, nbytes = b.added[_name_of(params)], sum(map(b.update_nbytes, params))
@@ -60,7 +50,7 @@ def end_sums(b: Builder, loss: str) -> None:
     b.direction = direction
 
 
-def _planned(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
+def planned_buckets(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
     """The parameters of each bucket, in the order in which backward completes their gradients.
 
     A large one is a bucket by itself. Those of several ops come last: their gradients are whole at
@@ -105,7 +95,7 @@ def _sum(b: Builder, params: tuple[str, ...]) -> None:
     is_own = len(params) == 1 and b.ranks.dtype == "float32"
     bucket = whole(grads[0] if is_own else _add_bucket(b, op, b.ranks.dtype))
     b.bucket_buffers[op.name] = bucket.buffer
-    b.add_pass(op, "pack", (*map(whole, grads), whole(SAMPLES)), (bucket,))
+    b.add_pass(op, "pack", tuple(map(whole, grads)), (bucket,), effects=True)
     b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
 
 
@@ -114,19 +104,13 @@ def _add_bucket(b: Builder, op: Op, dtype: str) -> str:
     return b.add_whole(op.name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
 
 
-def _run_count(a: Launch) -> None:
-    a.kernels.pack((a.control.samples,), a.writes[0])
-
-
 def _run_sum(a: Launch) -> None:
     assert a.control.group is not None, "processes that train together have a group"
     a.control.group.sum(_flat(a.writes[0]))
 
 
 def _run_pack(a: Launch) -> None:
-    *grads, total = a.reads
-    bucket = _flat(a.writes[0])
-    a.kernels.pack(tuple(map(_flat, grads)), bucket, weight=a.control.samples, total=total)
+    a.kernels.pack(tuple(map(_flat, a.reads)), _flat(a.writes[0]), **a.control.share)
 
 
 def _flat(values: Tensor) -> Tensor:
@@ -134,16 +118,12 @@ def _flat(values: Tensor) -> Tensor:
     return values.as_strided((values.numel(),), (1,))
 
 
-def _run_tell(a: Launch) -> None:
-    loss, total = a.reads
-    told = (a.control.flag, loss[:1])
-    a.kernels.pack(told, a.writes[0], weight=a.control.samples, total=total, alignment=1)
+def _run_pack_loss(a: Launch) -> None:
+    a.kernels.pack((a.reads[0][:1],), a.writes[0], **a.control.share, alignment=1)
 
 
-def _run_hear(a: Launch) -> None:
-    (verdict,), faults = a.reads, a.control.faults
-    assert faults is not None
-    a.kernels.hear(verdict, a.control.flag, faults.step, faults.record, a.writes[0])
+def _run_unpack_loss(a: Launch) -> None:
+    a.kernels.pack(a.reads, a.writes[0], alignment=1)
 
 
 def _run_update(a: Launch) -> None:
@@ -167,11 +147,10 @@ BUCKET = Operator(
     _nothing,
     _nothing,
     {
-        "count": _run_count,
         "sum": _run_sum,
         "pack": _run_pack,
-        "tell": _run_tell,
-        "hear": _run_hear,
+        "pack_loss": _run_pack_loss,
+        "unpack_loss": _run_unpack_loss,
         "update": _run_update,
     },
 )

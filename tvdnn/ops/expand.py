@@ -25,7 +25,7 @@ from ..graph import (
 from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
-from .buckets import begin_sums, end_sums
+from .buckets import end_sums, planned_buckets
 from .builder import Builder, Ranks
 from .chunk_size import default_chunk_size
 from .facts import with_facts
@@ -251,7 +251,7 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 def _forward(b: Builder) -> None:
     if b.ranks is not None:
-        begin_sums(b, b.ranks)
+        b.buckets = planned_buckets(b, b.ranks)
     for op in b.network.ops:
         definition = OPERATORS[op.kind]
         if definition.in_place:

@@ -65,9 +65,18 @@ class Control:
     scale: torch.Tensor
     seed: torch.Tensor
     faults: FaultRecord | None = None
-    # Of processes that train together: float32 [1], the samples of this one, and their group.
-    samples: torch.Tensor | None = None
+    # Of processes that train together: float32 [5], what this one has, and [6], the sums over all
+    # with their flags behind. The first words are samples.
+    own: torch.Tensor | None = None
+    status: torch.Tensor | None = None
     group: Group | None = None
+
+    @property
+    def share(self) -> dict[str, torch.Tensor]:
+        """This process's samples and those of all, each float32 [1], as `pack` takes them."""
+        assert self.own is not None
+        assert self.status is not None
+        return {"weight": self.own[:1], "total": self.status[:1]}
 
     @property
     def flag(self) -> torch.Tensor:
@@ -88,16 +97,9 @@ class _NoGroup:
 
 
 def without_group(control: Control) -> Control:
-    """The control of a rehearsal: no other process takes part, and no fault is noted."""
-    if control.group is None:
-        return control
-    faults = control.faults and FaultRecord(control.faults.step, control.faults.record.clone())
-    return replace(
-        control,
-        optimizer=control.optimizer.clone(),
-        faults=faults,
-        group=_NoGroup(control.group.rank),
-    )
+    """The control of a rehearsal, in which no other process takes part."""
+    group = control.group
+    return control if group is None else replace(control, group=_NoGroup(group.rank))
 
 
 @dataclass(frozen=True, slots=True)

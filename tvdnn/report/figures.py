@@ -25,6 +25,7 @@ COLORS: Final = {
     Work.RECODE: "#bf3989",
     Work.OFFLOAD: "#1a7f37",
     Work.PREFETCH: "#57ab5a",
+    Work.REDUCE: "#0a7ea4",
     Work.STALL: "#d1242f",
 }
 SHADES: Final = (

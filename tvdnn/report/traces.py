@@ -6,7 +6,16 @@ from enum import Enum
 from typing import Any, Final
 
 from ..graph import RAW, Direction, Graph, Kind
-from ..planner.ir.schedule import LANE_PAIRS, Action, Lane, Residency, Schedule, Step, lane_name
+from ..planner.ir.schedule import (
+    COPY_LANES,
+    LANE_PAIRS,
+    Action,
+    Lane,
+    Residency,
+    Schedule,
+    Step,
+    lane_name,
+)
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.memory_profile import profile_by
 
@@ -33,6 +42,7 @@ class Work(Enum):
     RECODE = "recode"
     OFFLOAD = "offload"
     PREFETCH = "prefetch"
+    REDUCE = "sum over processes"
     STALL = "stall"
 
 
@@ -66,6 +76,8 @@ def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[
 
 def work_of(graph: Graph, step: Step) -> Work:
     """The kind of work of a step of the graph's schedule."""
+    if step.lane is Lane.REDUCE:
+        return Work.REDUCE
     if step.lane is not Lane.COMPUTE:
         return Work.OFFLOAD if step.lane in {pair.out for pair in LANE_PAIRS} else Work.PREFETCH
     if step.action is Action.RECODE:
@@ -89,7 +101,7 @@ def purpose(schedule: Schedule, stay: Residency) -> Held:
         return Held.GRADIENTS
     if kind in (Kind.WEIGHT, Kind.PARTIAL):
         return Held.WORKSPACE
-    copied = any(schedule.steps[step].lane is not Lane.COMPUTE for step in stay.steps)
+    copied = any(schedule.steps[step].lane in COPY_LANES for step in stay.steps)
     if copied:
         return Held.MAPS_IN_FLIGHT
     return Held.MAPS_KEPT if stay.form == RAW else Held.MAPS_CODED
@@ -98,7 +110,7 @@ def purpose(schedule: Schedule, stay: Residency) -> Held:
 def _event(schedule: Schedule, span: Span) -> dict[str, Any]:
     step = schedule.steps[span.step]
     args = {"step": span.step, "rows": f"[{step.start}, {step.stop})"}
-    if step.lane is not Lane.COMPUTE:
+    if step.lane in COPY_LANES:
         args["bytes"] = step.copied_nbytes
     if step.action is Action.LAUNCH and step.forms:
         args["forms"] = ", ".join(f"{form} of {name}" for name, form in step.forms)

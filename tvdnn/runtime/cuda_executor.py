@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -103,21 +103,21 @@ class CudaExecutor:
         self._file, self._captures = file, captures
         self._branches = [lane for lane in BRANCHES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], CapturedPhase] = {}
+        self.captured: dict[tuple[int, int], CapturedPhase] = {}
         self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
 
     def capture(self, first: int, end: int) -> None:
         """Capture steps [first, end). Every kernel must have run once before."""
-        self._graphs[first, end] = self._captured(first, end, [])
+        self.captured[first, end] = self._captured(first, end, [])
 
-    def forget(self) -> None:
-        """Drop all captured phases."""
+    def keep(self, phases: Collection[tuple[int, int]]) -> None:
+        """Drop all captured phases but these."""
         torch.cuda.synchronize(self._device)  # one may still run
-        self._graphs.clear()
+        self.captured = {phase: self.captured[phase] for phase in {*phases} & self.captured.keys()}
 
     def run(self, first: int, end: int) -> None:
         """Replay steps [first, end) on the current stream. Ends once the file's steps have."""
-        self._replay(self._graphs[first, end])
+        self._replay(self.captured[first, end])
 
     def timed(self, first: int, end: int) -> Lap:
         """Replay steps [first, end). The lap waits for them and returns their seconds."""

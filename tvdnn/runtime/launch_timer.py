@@ -10,7 +10,7 @@ import torch
 
 from ..graph import RAW, RUN_CHUNKS, Buffer, Form, Graph, Param, Pass, Use, in_form, section_rows
 from ..kernels.language.overrides import Configurations
-from ..ops.operator import TORCH_DTYPES, Control
+from ..ops.operator import TORCH_DTYPES, Control, FaultRecord
 from ..placement import aligned
 from ..planner.ir.costs import Forms
 from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
@@ -72,7 +72,9 @@ class Scratch:
         floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
         floats[7] = 0.0  # the flag that stops updates is off
         seed = torch.zeros(1, dtype=torch.int64, device=device)
-        self._control = Control(floats, torch.ones(1, device=device), seed)
+        one, words = torch.ones(6, device=device), torch.zeros(3, dtype=torch.int64, device=device)
+        faults = FaultRecord(step=words[:1], record=words[1:])
+        self._control = Control(floats, one[:1], seed, faults, own=one[:5], status=one)
         self.cold_nbytes = CACHES * cache_nbytes(device)
         self._latest: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":

@@ -98,7 +98,7 @@ class Runner:
             return
         self._cuts = tuple(before)
         if isinstance(self._executor, CudaExecutor):
-            self._executor.forget()
+            self._executor.keep(self.phases)
             self._capture_phases(self._executor)
 
     def suspend(self) -> None:
@@ -304,7 +304,8 @@ class Runner:
         for number, phase in enumerate(self.phases):
             if self._progress is not None:
                 self._progress("capturing", number / len(self.phases))
-            executor.capture(*phase)
+            if phase not in executor.captured:
+                executor.capture(*phase)
         if self._progress is not None:
             self._progress("capturing", 1.0)
 

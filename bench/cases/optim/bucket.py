@@ -1,11 +1,11 @@
-"""Buckets of gradients, and the verdict of all processes on a step."""
+"""Buckets of gradients, and the status of a step in all processes."""
 
 import torch
 
 from bench.cases.case import At, KernelCase
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
-from tvdnn.kernels.optim.bucket import ALIGNMENT, bucket_offsets, hear, pack
+from tvdnn.kernels.optim.bucket import ALIGNMENT, bucket_offsets, check_status, pack
 
 
 def _pack(
@@ -23,10 +23,14 @@ def _pack(
     return launching(pack, sources, bucket, **words, alignment=alignment)
 
 
-def _hear(o: Operands, size: Shape, told: float = 0.5) -> Launch:
-    flag, loss = o.updated(o.full(0.0, 1)), o.updated(o.full(0.0, 2))
+def _check_status(o: Operands, size: Shape, fault: float = 0.0, other: float = 0.0) -> Launch:
+    own = o.full(3.0, 5)
+    status = o.full(12.0, 6)
+    status[1] += other
+    status[5] = fault
+    flag = o.updated(o.full(0.0, 1))
     words = o.updated(o.full(0, 3, dtype=torch.int64))
-    return launching(hear, o.full(told, 2), flag, words[:1], words[1:], loss)
+    return launching(check_status, status, own, flag, words[:1], words[1:], processes=4)
 
 
 IN_BF16 = {"bf16": {"dtype": BF16}}
@@ -46,5 +50,10 @@ CASES = (
             At((), {"numels": (1, 1), "alignment": 1}),
         ],
     ),
-    KernelCase(hear, _hear, {"": {}, "nothing": {"told": 0.0}}, [At(())]),
+    KernelCase(
+        check_status,
+        _check_status,
+        {"": {}, "fault": {"fault": 0.5}, "other step": {"other": 1.0}},
+        [At(())],
+    ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .schedule import Action, Lane, Schedule
+from .schedule import COPY_LANES, Action, Lane, Schedule
 
 
 class Span(NamedTuple):
@@ -33,7 +33,7 @@ class Timeline:
 
     @property
     def copy_s(self) -> float:
-        return sum(s.end_s - s.start_s for s in self.spans if s.lane is not Lane.COMPUTE)
+        return sum(s.end_s - s.start_s for s in self.spans if s.lane in COPY_LANES)
 
     @property
     def overlap(self) -> float | None:
@@ -66,7 +66,7 @@ def copy_waits(schedule: Schedule, spans: Sequence[Span]) -> tuple[tuple[float, 
             phase = schedule.phase_split
             before = [s.step for s in spans if s.step < phase]
 
-        copies = (w for w in before if schedule.steps[w].lane is not Lane.COMPUTE and w in ends)
+        copies = (w for w in before if schedule.steps[w].lane in COPY_LANES and w in ends)
         arrived_s = max((ends[w] for w in copies), default=0.0)
         if arrived_s > free_s:
             waits.append((free_s, arrived_s))

@@ -127,7 +127,7 @@ class ListScheduler:
     def _finish_copies(self) -> Iterator[Item]:
         while self._oldest() is not None:
             yield from self._finish_oldest()
-        self._compute_s = max(self._compute_s, *self._free_s.values())
+        self._compute_s = max(self._compute_s, *(self._free_s[lane] for lane in COPY_LANES))
 
     def _free_ended_offloads(self) -> Iterator[Item]:
         while (oldest := self._oldest()) is not None and oldest[0] <= self._compute_s:

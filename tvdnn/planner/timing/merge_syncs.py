@@ -64,6 +64,8 @@ def _needs(
         number = bisect_left(launches, index)
         for lane, count in awaited.items():
             other = count - 1
+            if Lane.REDUCE in (lane, schedule.steps[index].lane):
+                continue  # to wait earlier for another process would cost more than a sync point
             if lane is Lane.COMPUTE:
                 first = bisect_right(launches, other)
                 last = min(number, bisect_right(ends_s, spans[index].start_s - slack_s))
