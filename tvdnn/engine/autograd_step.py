@@ -69,8 +69,8 @@ def run_step(call: AutogradCall, tensors: dict[str, Tensor]) -> tuple[Tensor, ..
 class AutogradStep(torch.autograd.Function):
     """The first half of a schedule, and the first part of the second.
 
-    It takes the inputs if that part is the only one, and else what LaterPart returns, then
-    parameters.
+    Its tensors are the network's inputs and then parameters. Where later parts follow, the result
+    of LaterPart stands for the inputs.
     """
 
     @staticmethod
@@ -111,7 +111,8 @@ class AutogradStep(torch.autograd.Function):
 class LaterPart(torch.autograd.Function):
     """A part of a schedule's second half behind the first.
 
-    It takes what the node of the next part returns, or the inputs, then parameters.
+    Its tensors are the result of the part behind it, or for the last part the network's inputs, and
+    then parameters.
     """
 
     @staticmethod

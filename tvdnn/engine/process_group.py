@@ -44,13 +44,13 @@ class TrainingGroup:
 
         Raises EngineError where another process has ended, or does not answer in time.
         """
-        with self._told("sum"):
+        with self._named("sum"):
             distributed.all_reduce(values, group=self._group)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Give all processes the tensors of the first."""
         source = distributed.get_global_rank(self._group, 0)
-        with self._told("broadcast"), torch.no_grad():
+        with self._named("broadcast"), torch.no_grad():
             for each in tensors:
                 distributed.broadcast(each.detach(), source, group=self._group)
 
@@ -63,7 +63,7 @@ class TrainingGroup:
             except TvdnnError as error:
                 held[1] = error
         source = distributed.get_global_rank(self._group, 0)
-        with self._told("broadcast"):
+        with self._named("broadcast"):
             distributed.broadcast_object_list(held, source, group=self._group)
         if held[1] is not None:
             raise held[1]
@@ -88,7 +88,7 @@ class TrainingGroup:
     def all_of(self, mine: Result) -> list[Result]:
         """What every process gives, in their order."""
         found: list[Any] = [None] * self.size
-        with self._told("comparison"):
+        with self._named("comparison"):
             distributed.all_gather_object(found, mine, group=self._group)
         return found
 
@@ -134,7 +134,8 @@ class TrainingGroup:
             self.sum(each)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _named(self, what: str) -> Iterator[None]:
+        """A context in which an error of torch's names the process and what failed."""
         try:
             yield
         except torch.OutOfMemoryError:

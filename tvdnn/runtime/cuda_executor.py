@@ -221,17 +221,17 @@ class CudaExecutor:
 
         for segment in segments:
             used = {steps[index].lane for index in segment}
-            copying = [lane for lane in BRANCHES if lane in used]
+            branching = [lane for lane in BRANCHES if lane in used]
             awaits = waited and Lane.COMPUTE in used
             low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
-            others = [streams[lane] for lane in copying]
+            others = [streams[lane] for lane in branching]
             with self._capture() as graph, fork_join(streams[Lane.COMPUTE], others):
-                for lane in copying:
+                for lane in branching:
                     with torch.cuda.stream(streams[lane]):
                         branch(lane, segment, None)
-                copies = num_copies(streams[Lane.COMPUTE]) if copying else 0
+                copies = num_copies(streams[Lane.COMPUTE]) if branching else 0
                 branch(Lane.COMPUTE, segment, low_water)
-                safe = not copying or num_copies(streams[Lane.COMPUTE]) == copies
+                safe = not branching or num_copies(streams[Lane.COMPUTE]) == copies
             yield GraphSegment(graph, low_water), safe
 
     @contextmanager
