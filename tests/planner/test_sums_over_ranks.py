@@ -18,6 +18,7 @@ from tvdnn.planner.ir.costs import RANKS, Costs, Roofline, all_reduce_s
 from tvdnn.planner.ir.hardware import INTERCONNECTS, load
 from tvdnn.planner.ir.schedule import Lane, Schedule, Step
 from tvdnn.planner.make import Problem
+from tvdnn.planner.timing.calibrate import calibrate, compare
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 from tvdnn.trace.trace import trace
@@ -78,6 +79,15 @@ def test_a_slower_link_is_exposed() -> None:
     assert list(INTERCONNECTS) == ["NVLink", "PCIe", "100GbE"]
     assert steps_s == sorted(steps_s)
     assert simulate(schedule, costs_of("100GbE")).stall_s == 0.0  # which is that of copies
+
+
+def test_a_measured_step_corrects_the_link_between_processes() -> None:
+    schedule, slow = schedule_of(), costs_of("PCIe")
+    measured = simulate(schedule, slow)
+    found = calibrate(schedule, costs_of("NVLink"), measured)
+    assert simulate(schedule, found).step_s == pytest.approx(measured.step_s, rel=0.02)
+    names = [drift.name for drift in compare(schedule, costs_of("NVLink"), measured).drifts]
+    assert names[0] == "sums over processes"
 
 
 def test_buckets_have_gradients_in_the_order_of_backward() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ...graph import Buffer, Form, Pass
 from ...units import format_seconds
-from ..ir.costs import Costs, Forms, Link, Links
+from ..ir.costs import RANKS, Costs, Forms, Link, Links
 from ..ir.schedule import LANE_PAIRS, Action, Lane, LanePair, Schedule, Step
 from ..ir.timeline import Span, Timeline
 from .simulate import seconds_alone, simulate
@@ -19,19 +19,20 @@ TOLERANCE: Final = 0.05
 LINK_ROUNDS: Final = 3
 # Ops that are shown, those with the largest errors first.
 SHOWN: Final = 10
-COPIES: Final = {
+NAMES: Final = {  # of what lanes do, besides launches
     Lane.OFFLOAD: "copies to the host",
     Lane.PREFETCH: "copies to the device",
     Lane.FILE_WRITE: "writes to the file",
     Lane.FILE_READ: "reads from the file",
     Lane.PEER_OFFLOAD: "copies to the peer",
     Lane.PEER_PREFETCH: "copies from the peer",
+    Lane.REDUCE: "sums over processes",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Predicted and measured seconds in one step of an op, a kind of recode or a copy direction."""
+    """Predicted and measured seconds in one step of an op, of recodes, copies or sums."""
 
     name: str
     predicted_s: float
@@ -119,7 +120,8 @@ def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibrate
 
     The factor of a pass is the same for launches of all lengths and forms. The rates of each
     link are scaled by the measured copies over the simulated ones. This is repeated three times,
-    because the overlap of both directions depends on the rates.
+    because the overlap of both directions depends on the rates. Sums over processes take as long as
+    measured, waits for other processes included.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in measured.spans:
@@ -129,7 +131,7 @@ def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibrate
             expected[name] += seconds_alone(schedule.graph, step, costs)
             found[name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
-    calibrated = CalibratedCosts(costs, factors, costs.links)
+    calibrated = CalibratedCosts(costs, factors, _with_measured_ranks(schedule, costs, measured))
     for _ in range(LINK_ROUNDS):
         calibrated = replace(calibrated, links=_measured_links(schedule, calibrated, measured))
     return calibrated
@@ -147,6 +149,19 @@ def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
     )
     stall_s = sum(phase.stall_s for phase in phases)
     return Timeline(spans, simulated=any(phase.simulated for phase in phases), stall_s=stall_s)
+
+
+def _with_measured_ranks(schedule: Schedule, costs: Costs, measured: Timeline) -> Links:
+    """The links, that between processes scaled by the measured sums over the simulated ones."""
+    predicted_s, measured_s = (
+        sum(span.end_s - span.start_s for span in timeline.spans if span.lane is Lane.REDUCE)
+        for timeline in (simulate(schedule, costs), measured)
+    )
+    if not (predicted_s and measured_s):
+        return costs.links
+    link, factor = costs.links[RANKS], predicted_s / measured_s
+    link = replace(link.scaled(factor, factor), latency_s=link.latency_s / factor)
+    return {**costs.links, RANKS: link}
 
 
 def _measured_links(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> Links:
@@ -175,7 +190,7 @@ def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:
     found = defaultdict[str, float](float)
     for span in timeline.spans:
         step = schedule.steps[span.step]
-        name = COPIES.get(span.lane) or _recode_of(step)
+        name = NAMES.get(span.lane) or _recode_of(step)
         found[name or schedule.graph.passes[step.pass_index].op] += span.end_s - span.start_s
     return found
 
