@@ -37,8 +37,8 @@ class LabelFaults:
         """The fault of a step up to `last`, the last but one that was issued; it is waited for."""
         if len(self._followed) == self._followed.maxlen:
             self._followed[0].synchronize()
-        fault: Fault | None = fault_of(self._known)
-        return fault if fault is not None and fault[0] <= last else None
+        fault: Fault | None = fault_of(self._known)  # whose step may still be on its way
+        return fault if fault is not None and 0 < fault[0] <= last else None
 
     def found(self, *, wait: bool = False) -> Fault | None:
         """The fault that is known, if any; with `wait` that of all steps issued."""
