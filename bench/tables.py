@@ -72,6 +72,7 @@ def results_page(results: Sequence[Result]) -> str:
         parts += [f"## {title}", introduction, *sections(chosen)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.LARGE_PLANS)]
     parts += [plain_rows.markdown(RESULTS, zoo.PLANS)]
+    parts += [plain_rows.markdown(RESULTS, plain_rows.SCALING)]
     gist = plain_rows.GIST_MEMORY, plain_rows.GIST_MEMORY_FUSED, plain_rows.GIST_LOSSY
     parts += [plain_rows.markdown(RESULTS, each) for each in (*gist, plain_rows.LOSSY_ERRORS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.rivals(RESULTS))]

@@ -17,7 +17,7 @@ from ..engine.build import check_trainable, chunks_of, training_settings
 from ..engine.losses import losses_of
 from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
 from ..graph import ChunkSizes, Graph, GraphVariants, Network
-from ..ops.builder import Ranks
+from ..ops.builder import BUCKET_NBYTES, Ranks
 from ..ops.chunk_size import default_chunk_size
 from ..ops.expand import DTYPES, graph_variants
 from ..optim import SGD
@@ -72,6 +72,7 @@ class Request:
     tuned: Tuned | None = None
     allowed: float | None = None
     world: int = 1  # processes that train together, each on a batch like this
+    bucket_nbytes: int = BUCKET_NBYTES  # of gradients that these sum at once
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -150,7 +151,7 @@ def _variants(request: Request) -> GraphVariants:
     network = network_of(request)
     losses = losses_of("cross_entropy", None, torch.device("meta")).each
     settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
-    ranks = Ranks(request.world) if request.world > 1 else None
+    ranks = Ranks(request.world, request.bucket_nbytes) if request.world > 1 else None
     settings = replace(settings, updates_last=request.file_budget != 0, ranks=ranks)
     return graph_variants(check_trainable(network, losses), settings)
 
