@@ -259,10 +259,10 @@ def _fastest_inside(own: Sequence[Values], row: Values) -> Values:
 SCALING = PlainTable(
     "Processes that train together, simulated",
     "plans/scaling.json",
-    "Simulated on H200s by their data sheet: nothing was run. Each process has a GPU and a batch of "
-    "its own. Sums of gradients go round a ring beside backward. Exposed is the step less the same "
-    "step whose sums take no time; the efficiency is the step of one process alone over that of "
-    "many.",
+    "Simulated on H200s by their data sheet: nothing was run. Each process has a GPU and a batch "
+    "of its own. Sums of gradients go round a ring beside backward; trees, which libraries take "
+    "for many processes, need fewer messages. Exposed is the step less the same step whose sums "
+    "take no time. The efficiency is the step of one process alone over that of many.",
     (
         ("network", _network),
         ("link", _value("link")),
