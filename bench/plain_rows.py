@@ -256,25 +256,6 @@ def _fastest_inside(own: Sequence[Values], row: Values) -> Values:
     }
 
 
-SCALING = PlainTable(
-    "Processes that train together, simulated",
-    "plans/scaling.json",
-    "Simulated on H200s by their data sheet: nothing was run. Each process has a GPU and a batch "
-    "of its own. Sums of gradients go round a ring beside backward; trees, which libraries take "
-    "for many processes, need fewer messages. Exposed is the step less the same step whose sums "
-    "take no time. The efficiency is the step of one process alone over that of many.",
-    (
-        ("network", _network),
-        ("link", _value("link")),
-        ("processes", _value("world")),
-        ("bucket", _nbytes("bucket_bytes")),
-        ("ms", _milliseconds("step_s")),
-        ("sums ms", _milliseconds("summing_s")),
-        ("exposed ms", _milliseconds("exposed_s")),
-        ("samples/s", _value("samples_per_s", ",.0f")),
-        ("efficiency", _value("efficiency", ".2f")),
-    ),
-)
 REPLANS = PlainTable(
     "Steps while a plan is made again",
     "plans/replan.json",

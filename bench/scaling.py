@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from bench.command_line import parser_of
 from bench.environment import software
+from bench.plain_rows import PlainTable
 from tvdnn.experiment.request import make_problem, make_request
 from tvdnn.experiment.simulate_request import simulated, summing_of
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load, over
-from tvdnn.units import MIB
+from tvdnn.units import MIB, format_bytes
 
 NETS: Final = (("vgg16", 256), ("resnet50", 256))
 DTYPE, POLICY, MACHINE = "bf16", "auto", "H200"
@@ -30,6 +31,25 @@ LINKS: Final = ("NVLink", "100GbE")
 SIZES: Final = tuple(size * MIB for size in (1, 4, 25, 100))  # of buckets
 WORLD, WORLDS = 8, (64, 256, 1024)
 USUAL: Final = 25 * MIB
+TABLE: Final = PlainTable(
+    "Processes that train together, simulated",
+    "plans/scaling.json",
+    "Simulated on H200s by their data sheet: nothing was run. Each process has a GPU and a batch "
+    "of its own. Sums of gradients go round a ring beside backward; trees, which libraries take "
+    "for many processes, need fewer messages. Exposed is the step less the same step whose sums "
+    "take no time. The efficiency is the step of one process alone over that of many.",
+    (
+        ("network", lambda row: f"{row['net']}({row['batch']})"),
+        ("link", lambda row: str(row["link"])),
+        ("processes", lambda row: f"{row['world']:,}"),
+        ("bucket", lambda row: format_bytes(row["bucket_bytes"])),
+        ("ms", lambda row: f"{1e3 * row['step_s']:.1f}"),
+        ("sums ms", lambda row: f"{1e3 * row['summing_s']:.1f}"),
+        ("exposed ms", lambda row: f"{1e3 * row['exposed_s']:.1f}"),
+        ("samples/s", lambda row: f"{row['samples_per_s']:,.0f}"),
+        ("efficiency", lambda row: f"{row['efficiency']:.2f}"),
+    ),
+)
 
 
 def row_of(net: str, batch: int, link: str, world: int, bucket_nbytes: int) -> dict[str, Any]:
