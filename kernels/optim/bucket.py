@@ -45,9 +45,9 @@ def pack(
     sources: Sequence[Tensor], bucket: Tensor, *, weight: Tensor | None = None,
     total: Tensor | None = None, alignment: int = ALIGNMENT,
 ) -> None:  # fmt: skip
-    """Copy contiguous float32 tensors into a flat bucket, times weight[0] / total[0] if given.
+    """Copy contiguous tensors into a flat bucket, times weight[0] / total[0] if given.
 
-    The bucket is float32 or bfloat16. Tensors begin at multiples of `alignment` elements. What lies
+    All are float32 or bfloat16. Tensors begin at multiples of `alignment` elements. What lies
     between them is left as it is.
     """
     sizes = [source.numel() for source in sources]

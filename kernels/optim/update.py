@@ -29,7 +29,7 @@ def _update_kernel(
     for i in tl.static_range(len(param_ptrs)):
         if tl.program_id(1) == i:
             mask = offs < sizes[i]
-            grad = tl.load(grad_ptrs[i] + offs, mask=mask, other=0.0).to(tl.float32)
+            grad = tl.load(grad_ptrs[i] + offs, mask=mask, other=0.0)
             apply_update(
                 param_ptrs[i], states[i], control_ptr, offs, mask, grad, ADAMW, NESTEROV, MAXIMIZE
             )
@@ -61,10 +61,10 @@ def sgd(
 ) -> None:  # fmt: skip
     """One step of torch.optim.SGD in place, on float32 tensors of the same shape and strides.
 
-    The gradient may be bfloat16. `control` float32 [8] on the device holds lr, momentum, dampening,
-    weight_decay, first (not 0 on the first step, where the buffer becomes the gradient), grad_scale
-    (a factor of the gradient), 0 and a flag. Nothing changes where the flag is not 0. Without a
-    momentum buffer the settings momentum, dampening and nesterov have no effect.
+    `control` float32 [8] on the device holds lr, momentum, dampening, weight_decay, first (not 0 on
+    the first step, where the buffer becomes the gradient), grad_scale (a factor of the gradient), 0
+    and a flag. Nothing changes where the flag is not 0. Without a momentum buffer the settings
+    momentum, dampening and nesterov have no effect.
     """
     updates = [(param, grad, momentum_states(momentum_buffer))]
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
@@ -138,7 +138,7 @@ def sgd_reference(
 ) -> None:  # fmt: skip
     """Computes `sgd` in torch."""
     lr, momentum, dampening, weight_decay, first, grad_scale = control[:6].unbind()
-    step = grad.float() * grad_scale
+    step = grad * grad_scale
     if maximize:
         step = -step
     step = step + weight_decay * param
@@ -164,7 +164,7 @@ def adamw_reference(
 ) -> None:
     """Computes `adamw` in torch."""
     decay, mean_share, square_share, rate, root_factor, eps, grad_scale = control[:7].unbind()
-    step = grad.float() * (-grad_scale if maximize else grad_scale)
+    step = grad * (-grad_scale if maximize else grad_scale)
     new_mean = mean + (step - mean) * mean_share
     new_square = square + (step * step - square) * square_share
     less = rate * new_mean / (new_square.sqrt() * root_factor + eps)

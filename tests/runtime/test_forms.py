@@ -75,7 +75,7 @@ def hand_made_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind_pass(graph: Graph, pass_: Pass) -> BoundPass:
         names = {each.name for each in graph.passes}
         runs = RUNS if names <= RUNS.keys() else RESTORED_RUNS
-        return BoundPass(runs[pass_.name], {}, "ieee", (), "ieee")
+        return BoundPass(runs[pass_.name], {}, "ieee", (), "ieee", pass_.domain)
 
     monkeypatch.setattr(binding, "bind_pass", bind_pass)
 

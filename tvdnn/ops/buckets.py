@@ -17,7 +17,7 @@ from typing import Final
 
 from torch import Tensor
 
-from ..graph import Direction, Kind, Op
+from ..graph import Direction, Kind, Op, Use
 from ..kernels.optim.bucket import bucket_offsets
 from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
@@ -45,7 +45,7 @@ def end_sums(b: Builder, loss: str) -> None:
     direction, b.direction = b.direction, Direction.UPDATE
     for params in b.buckets:
         op, nbytes = b.added[_name_of(params)], sum(map(b.update_nbytes, params))
-        reads, attrs = (whole(b.bucket_buffers[op.name]),), b.update_attrs
+        reads, attrs = (_in_float32(b, op),), b.update_attrs
         b.add_pass(op, "update", reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
     b.direction = direction
 
@@ -71,6 +71,16 @@ def planned_buckets(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
     return [*found, tuple(waiting)] if waiting else found
 
 
+def _in_float32(b: Builder, op: Op) -> Use:
+    """The use of a bucket's sums in the type of parameters. A pass widens those in bfloat16."""
+    bucket = whole(b.bucket_buffers[op.name])
+    if b.buffers[bucket.buffer].dtype == "float32":
+        return bucket
+    wide = whole(_add_bucket(b, op, f"{op.name} in float32", "float32"))
+    b.add_pass(op, "unpack", (bucket,), (wide,), effects=True)
+    return wide
+
+
 def _sum_the_rest(b: Builder) -> None:
     """Sum what is whole of buckets with parameters to which no gradient comes."""
     summed, rest = b.buckets[: b.summed], b.buckets[b.summed :]
@@ -93,15 +103,15 @@ def _sum(b: Builder, params: tuple[str, ...]) -> None:
     op = b.add_op(Op(_name_of(params), KIND, (), "", params, {}))
     grads = [b.param_grads[param][0] for param in params]
     is_own = len(params) == 1 and b.ranks.dtype == "float32"
-    bucket = whole(grads[0] if is_own else _add_bucket(b, op, b.ranks.dtype))
+    bucket = whole(grads[0] if is_own else _add_bucket(b, op, op.name, b.ranks.dtype))
     b.bucket_buffers[op.name] = bucket.buffer
     b.add_pass(op, "pack", tuple(map(whole, grads)), (bucket,), effects=True)
     b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
 
 
-def _add_bucket(b: Builder, op: Op, dtype: str) -> str:
+def _add_bucket(b: Builder, op: Op, name: str, dtype: str) -> str:
     sizes = [prod(b.param_shape(param)) for param in op.params]
-    return b.add_whole(op.name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
+    return b.add_whole(name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
 
 
 def _run_sum(a: Launch) -> None:
@@ -122,7 +132,7 @@ def _run_pack_loss(a: Launch) -> None:
     a.kernels.pack((a.reads[0][:1],), a.writes[0], **a.control.share, alignment=1)
 
 
-def _run_unpack_loss(a: Launch) -> None:
+def _run_unpack(a: Launch) -> None:
     a.kernels.pack(a.reads, a.writes[0], alignment=1)
 
 
@@ -150,7 +160,8 @@ BUCKET = Operator(
         "sum": _run_sum,
         "pack": _run_pack,
         "pack_loss": _run_pack_loss,
-        "unpack_loss": _run_unpack_loss,
+        "unpack": _run_unpack,
+        "unpack_loss": _run_unpack,
         "update": _run_update,
     },
 )

@@ -15,9 +15,10 @@ def _pack(
     weighted: bool = True,
     alignment: int = ALIGNMENT,
     dtype: torch.dtype = F32,
+    source: torch.dtype = F32,
 ) -> Launch:
     numels = numels or (3 * size[-1], 7 * size[-1] + 1, size[0] * size[-1], *(1,) * 9)
-    sources = [o.randn(numel) for numel in numels]
+    sources = [o.randn(numel, dtype=source) for numel in numels]
     bucket = o.updated(o.full(0.0, bucket_offsets(numels, alignment)[-1], dtype=dtype))
     words = {"weight": o.full(3.0, 1), "total": o.full(7.0, 1)} if weighted else {}
     return launching(pack, sources, bucket, **words, alignment=alignment)
@@ -33,7 +34,7 @@ def _check_status(o: Operands, size: Shape, fault: float = 0.0, other: float = 0
     return launching(check_status, status, own, flag, words[:1], words[1:], processes=4)
 
 
-IN_BF16 = {"bf16": {"dtype": BF16}}
+IN_BF16 = {"bf16": {"dtype": BF16}, "of bf16": {"source": BF16, "weighted": False}}
 CASES = (
     KernelCase(
         pack,
@@ -47,6 +48,7 @@ CASES = (
         [
             At((), {"numels": (64, 1000, 1 << 22)}),
             At((), {"numels": (64, 1000, 1 << 22), "dtype": BF16}),
+            At((), {"numels": (1 << 22,), "source": BF16, "weighted": False, "alignment": 1}),
             At((), {"numels": (1, 1), "alignment": 1}),
         ],
     ),
