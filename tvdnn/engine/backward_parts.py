@@ -14,14 +14,13 @@ from ..planner.ir.schedule import Schedule
 
 
 class BackwardPart(NamedTuple):
-    """Steps [start, stop) of a schedule.
+    """Steps of a schedule from `start` to the next part.
 
     `names` are the parameters whose gradients are whole behind them. Of the last part they are not
     told.
     """
 
     start: int
-    stop: int
     names: tuple[str, ...]
 
 
@@ -33,7 +32,7 @@ def bucket_nbytes() -> int | None:
 
 def one_part(schedule: Schedule) -> tuple[BackwardPart, ...]:
     """The whole second half."""
-    return (BackwardPart(schedule.phase_split, len(schedule.steps), ()),)
+    return (BackwardPart(schedule.phase_split, ()),)
 
 
 def backward_parts(schedule: Schedule, nbytes: int) -> Iterator[BackwardPart]:
@@ -45,9 +44,9 @@ def backward_parts(schedule: Schedule, nbytes: int) -> Iterator[BackwardPart]:
         waiting += graph.buffers[graph.param_grads[name][0]].nbytes
         is_last = number + 1 == len(completed)
         if waiting >= nbytes and not is_last and completed[number + 1][1] > step:
-            yield BackwardPart(start, step + 1, tuple(names))
+            yield BackwardPart(start, tuple(names))
             start, waiting, names = step + 1, 0, []
-    yield BackwardPart(start, len(schedule.steps), ())
+    yield BackwardPart(start, ())
 
 
 def _completed_after(schedule: Schedule) -> dict[str, int]:
