@@ -17,7 +17,7 @@ from typing import Final
 
 from torch import Tensor
 
-from ..graph import Direction, Kind, Op, Use
+from ..graph import Kind, Op, Use
 from ..kernels.optim.bucket import bucket_offsets
 from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
@@ -42,12 +42,9 @@ def end_sums(b: Builder, loss: str) -> None:
     b.add_pass(op, "pack_loss", (total,), (mean,), effects=True)
     b.add_pass(op, "sum", (mean,), (mean,), effects=True, ranks=b.ranks.size)
     b.add_pass(op, "unpack_loss", (mean,), (total,), effects=True)
-    direction, b.direction = b.direction, Direction.UPDATE
     for params in b.buckets:
-        op, nbytes = b.added[_name_of(params)], sum(map(b.update_nbytes, params))
-        reads, attrs = (_in_float32(b, op),), b.update_attrs
-        b.add_pass(op, "update", reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
-    b.direction = direction
+        op = b.added[_name_of(params)]
+        b.add_update(op, "update", (_in_float32(b, op),), params)
 
 
 def planned_buckets(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:

@@ -203,6 +203,14 @@ class Builder(Masks):
         """Bytes that an update moves: parameter and state, read and written."""
         return 2 * (1 + len(self.optimizer.states)) * self.param_nbytes(param)
 
+    def add_update(self, op: Op, role: str, reads: Sequence[Use], params: tuple[str, ...]) -> None:
+        """Append a pass that changes parameters, or the kept sums of their gradients."""
+        direction, self.direction = self.direction, Direction.UPDATE
+        nbytes = sum(map(self.update_nbytes, params))
+        attrs = self.update_attrs if role == "update" else {}  # a kept sum has no state beside it
+        self.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
+        self.direction = direction
+
     def needs_param_grad(self, name: str) -> bool:
         return bool(name) and self.network.params[name].requires_grad
 

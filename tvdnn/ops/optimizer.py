@@ -6,7 +6,7 @@ update, and the gradient never exists.
 
 from typing import Any
 
-from ..graph import Direction, Op, Use
+from ..graph import Op
 from ..kernels.optim.update import TENSORS
 from ..units import KIB
 from .buckets import add_whole_gradient
@@ -23,7 +23,7 @@ def flush_gradients(b: Builder, op: Op) -> None:
     fused = tuple(name for name in ours if name in b.fused_update)
     if fused:
         reads = tuple(whole(name) for param in fused for name in b.partials.pop(param))
-        _add_update(b, op, "update", reads, fused)
+        b.add_update(op, "update", reads, fused)
     for param in ours:
         if param not in b.fused_update:
             _sum(b, param)
@@ -69,7 +69,7 @@ def take(b: Builder, param: str) -> None:
     if b.ranks is not None and b.sink_of(param) == "update":
         add_whole_gradient(b, param)
     elif role := b.sink_of(param):
-        _add_update(b, op, role, (first,), (param,))
+        b.add_update(op, role, (first,), (param,))
 
 
 def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
@@ -82,17 +82,7 @@ def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
         name = params[0] if len(params) == 1 else f"{params[0]} to {params[-1]}"
         op = b.add_op(Op(name, PARAM, (), "", params, {}))
         reads = tuple(whole(name) for param in params for name in b.param_grads[param])
-        _add_update(b, op, "update", reads, params)
-
-
-def _add_update(
-    b: Builder, op: Op, role: str, reads: tuple[Use, ...], params: tuple[str, ...]
-) -> None:
-    direction, b.direction = b.direction, Direction.UPDATE
-    nbytes = sum(map(b.update_nbytes, params))
-    attrs = b.update_attrs if role == "update" else {}  # a kept sum has no state beside it
-    b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
-    b.direction = direction
+        b.add_update(op, "update", reads, params)
 
 
 def _sum(b: Builder, param: str) -> None:
