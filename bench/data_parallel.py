@@ -2,12 +2,16 @@
 
     torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE resnet50:256 vgg16:256
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --ways alone trainer -- resnet50:256
-    torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --bucket-sizes 4MiB 25MiB vgg16:256
+    torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE --bucket-sizes 4MiB 25MiB vgg16:256
+    torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --stand-in 100GbE --world 8 \
+        --ways alone trainer -- vgg16:256
 
 NAME:BATCH is a network of tvdnn.models and the samples of each process. `alone` is a Trainer
 without a group, `trainer` one with it, for each of `--bucket-sizes`; `virtualize` is
 DistributedDataParallel around what virtualize returns, `eager` and `compile` are torch's. Seconds
-are those of the slowest process. Rows are written as they come, by the first process.
+are those of the slowest process. With `--stand-in` one process trains as the first of `--world`
+on the same samples: a kernel takes the place of each sum for as long as the link would be busy.
+Rows are written as they come, by the first process.
 """
 
 import argparse
@@ -25,10 +29,15 @@ import tvdnn
 from bench.command_line import parser_of
 from bench.cross_entropies import cross_entropies
 from bench.environment import environment, software
+from bench.link_stand_in import StandIn
 from bench.zoo.clock import step_seconds
 from tvdnn import models
 from tvdnn.experiment.data import random_batch
 from tvdnn.ops.builder import BUCKET_NBYTES
+from tvdnn.planner.ir import hardware
+from tvdnn.planner.ir.costs import RANKS
+from tvdnn.planner.timing.calibrate import CalibratedCosts
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import MIB, parse_bytes
 
 ALONE, TRAINER, VIRTUALIZE, EAGER, COMPILE = WAYS = (
@@ -42,7 +51,7 @@ RATE, MOMENTUM = 1e-3, 0.9
 WARM: Final = 6  # steps before any is timed
 CLASSES: Final = 10
 
-Step = Callable[[], object]
+Step = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,12 @@ class Subject:
     batch: int
     dtype: str
     device: torch.device
+    stand_in: StandIn | None = None
+
+    @property
+    def world(self) -> int:
+        """The processes that train together."""
+        return self.stand_in.size if self.stand_in else distributed.get_world_size()
 
     def net(self) -> nn.Module:
         """The network with the same weights in every call and process."""
@@ -72,11 +87,13 @@ def main() -> None:
     device = device_of_rank()
     rows = list[dict[str, Any]]()
     about = environment() if device.type == "cuda" else software()
+    link = options.stand_in and hardware.INTERCONNECTS[options.stand_in]
+    stand_in = StandIn(options.world, link) if link else None
     for case in options.cases:
         name, batch = case.split(":")
-        subject = Subject(name, int(batch), options.dtype, device)
+        subject = Subject(name, int(batch), options.dtype, device, stand_in)
         for row in rows_of(subject, options.ways, options.bucket_sizes):
-            rows.append({**row, "environment": about})
+            rows.append({**row, "stand_in": options.stand_in, "environment": about})
             if distributed.get_rank() == 0:
                 print(json.dumps(rows[-1]), flush=True)
                 document = {"title": "Processes that train together", "rows": rows}
@@ -90,6 +107,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--bucket-sizes", nargs="+", default=["25MiB"])
+    parser.add_argument("--stand-in", choices=hardware.INTERCONNECTS, help="for a link, on one GPU")
+    parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -107,7 +126,7 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """A row for each way, and for `trainer` one for each size of buckets."""
     about = {"net": subject.name, "batch": subject.batch, "dtype": subject.dtype}
-    about["world"] = distributed.get_world_size()
+    about["world"] = subject.world
     for way in ways:
         for size in bucket_sizes if way == TRAINER else bucket_sizes[:1]:
             yield {**about, "way": way, "bucket_size": size, **_measured(subject, way, size)}
@@ -122,7 +141,9 @@ def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
     x, y = subject.data()
     step, close = _step_of(subject, way, bucket_size, x, y, found)
     for _ in range(WARM):
-        step()
+        last = step()
+    if way in (ALONE, TRAINER):
+        found["loss_before"] = float(last)
     if subject.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -132,7 +153,7 @@ def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
     distributed.all_reduce(mine, distributed.ReduceOp.MAX)
     close()
     step_s, peak = mine.tolist()
-    samples = subject.batch * distributed.get_world_size()
+    samples = subject.batch * subject.world
     found |= {"step_s": step_s, "samples_per_s": samples / step_s}
     return found | {"largest_peak_bytes": int(peak)}
 
@@ -147,11 +168,12 @@ def _step_of(
     """A step of a way, and what ends it. A trainer's prediction is `found`."""
     net = subject.net()
     if way in (ALONE, TRAINER):
-        group = distributed.group.WORLD if way == TRAINER else "none"
+        together = subject.stand_in or distributed.group.WORLD
+        group = together if way == TRAINER else "none"
         optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
         how: dict[str, Any] = {"process_group": group, "bucket_size": bucket_size}
         trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=subject.dtype, **how)
-        found["predicted_s"] = trainer.predicted.step_s
+        found["predicted_s"] = _predicted_s(trainer, subject.stand_in)
         found["planned_peak_bytes"] = trainer.schedule.peak_nbytes
         return (lambda: trainer.step(x, y)), trainer.close
     torchs = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
@@ -177,6 +199,14 @@ def _step_of(
         torchs.step()
 
     return step, inner.close if way == VIRTUALIZE else lambda: None
+
+
+def _predicted_s(trainer: tvdnn.Trainer, stand_in: StandIn | None) -> float:
+    """The simulated seconds of a step over the link, also before any sum is measured."""
+    if stand_in is None:
+        return trainer.predicted.step_s
+    costs = CalibratedCosts(trainer.costs, {}, {**trainer.costs.links, RANKS: stand_in.link})
+    return simulate(trainer.schedule, costs).step_s
 
 
 if __name__ == "__main__":

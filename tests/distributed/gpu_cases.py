@@ -28,7 +28,8 @@ def main() -> None:
     group, how = distributed.group.WORLD, {"dtype": "fp32", "chunk_size": 3000}
     trainer = Trainer(net, x, optimizer=SPECS["SGD"], process_group=group, bucket_size=3000, **how)
     losses = [trainer.step(*batch).item() for batch in given]
-    parallel = DistributedDataParallel(virtualize(wrapped, x, **how), bucket_cap_mb=0.003)
+    virtual = virtualize(wrapped, x, **how)
+    parallel = DistributedDataParallel(virtual, bucket_cap_mb=0.003)
     optimizer = TORCHS["SGD"](parallel.parameters())
     for x, y in given:
         optimizer.zero_grad()
@@ -36,4 +37,6 @@ def main() -> None:
         optimizer.step()
     states = {"trainer": net.cpu().state_dict(), "wrapped": wrapped.cpu().state_dict()}
     torch.save({"losses": losses, **states}, folder / f"{backend}.{rank}.pt")
+    trainer.close()  # a group waits for the graphs that hold its sums
+    virtual.close()
     distributed.destroy_process_group()

@@ -148,7 +148,7 @@ class TrainingGroup:
 
 
 def training_group(
-    group: "distributed.ProcessGroup | str | None",
+    group: "distributed.ProcessGroup | TrainingGroup | str | None",
     device: torch.device,
     *,
     file: object,
@@ -169,7 +169,7 @@ def training_group(
     for name, given in (("file", file), ("allow", allow)):
         if given is not None:
             raise InputError(f"{name} is not supported with a process_group; leave one out")
-    return TrainingGroup(group, device)
+    return group if isinstance(group, TrainingGroup) else TrainingGroup(group, device)
 
 
 def begin_together(
