@@ -1,7 +1,8 @@
 """One step of a virtualized network as nodes of torch's graph."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -28,24 +29,28 @@ class AutogradCall:
     params: dict[str, Tensor]  # as passes read them, computed ones among them
     trained: tuple[str, ...]  # names of parameters
     parts: tuple[BackwardPart, ...]  # of the second half
+    taken: list[tuple[str, ...]] = field(init=False)  # by part, trained parameters it completes
     number: int = 0  # of the forward, once it has run
     outputs: list[ReferenceType[Tensor]] = field(default_factory=list)  # once it has run
     reached: frozenset[str] | None = None  # names with gradients, once backward has begun; all
     read: dict[str, Tensor] = field(default_factory=dict)  # parameters that backward reads
     versions: dict[str, int] = field(default_factory=dict)  # torch's counts of writes to them
 
+    def __post_init__(self) -> None:
+        """The last part takes all trained parameters that no earlier one completes."""
+        left = dict.fromkeys(self.trained)
+        self.taken = []
+        for part in self.parts[:-1]:
+            self.taken.append(tuple(name for name in part.names if name in left))
+            for name in self.taken[-1]:
+                del left[name]
+        self.taken.append(tuple(left))
+
     def check_unchanged(self, part: int) -> None:
         """Raise EngineError for a parameter that was written while backward still reads it."""
-        earlier = {name for each in range(part) for name in self.trained_by(each)}
+        earlier = {*chain.from_iterable(self.taken[:part])}
         versions = {name: each for name, each in self.versions.items() if name not in earlier}
         check_unchanged(self.runner.schedule.graph.network, self.read, versions)
-
-    def trained_by(self, part: int) -> tuple[str, ...]:
-        """The trained parameters whose gradients a part completes; the last has the others too."""
-        if part == len(self.parts) - 1:
-            earlier = {name for each in self.parts[:part] for name in each.names}
-            return tuple(name for name in self.trained if name not in earlier)
-        return tuple(name for name in self.parts[part].names if name in self.trained)
 
 
 def run_step(call: AutogradCall, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -58,9 +63,9 @@ def run_step(call: AutogradCall, tensors: dict[str, Tensor]) -> tuple[Tensor, ..
     node: Any = LaterPart  # whose `apply` has types from torch 2.15 on
     link: tuple[Tensor, ...] = call.inputs
     for part in reversed(range(1, len(call.parts))):
-        link = (node.apply(call, part, *link, *(tensors[n] for n in call.trained_by(part))),)
+        link = (node.apply(call, part, *link, *(tensors[n] for n in call.taken[part])),)
     step: Any = AutogradStep
-    outputs = step.apply(call, *link, *(tensors[name] for name in call.trained_by(0)))
+    outputs = step.apply(call, *link, *(tensors[name] for name in call.taken[0]))
     call.outputs.extend(map(ref, outputs))
     result: tuple[Tensor, ...] = outputs
     return result
@@ -79,8 +84,8 @@ class AutogradStep(torch.autograd.Function):
         ctx.call = call
         call.number, outputs = call.steps.run_forward(call.runner, call.key, call.inputs)
         call.inputs = ()
-        read = _read_backward(call.runner)
-        call.read = {n: each for n, each in call.params.items() if n in {*call.trained, *read}}
+        read = call.runner.read_backward.union(call.trained)
+        call.read = {name: each for name, each in call.params.items() if name in read}
         call.versions = versions_of(graph.network, call.read)  # which the forward may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         names = zip(graph.network.outputs, outputs, strict=True)
@@ -135,21 +140,11 @@ def _link(call: AutogradCall) -> Tensor:
     return torch.empty(0, device=call.device)
 
 
-def _read_backward(runner: Runner) -> frozenset[str]:
-    """The parameters that a schedule's second half reads, also to make maps again."""
-    schedule = runner.schedule
-    steps = schedule.steps[schedule.phase_split :]
-    passes = {step.pass_index for step in steps if step.pass_index >= 0}
-    return frozenset(
-        name for index in passes for name in schedule.graph.passes[index].params if name
-    )
-
-
 def _gradients(call: AutogradCall, part: int) -> list[Tensor | None]:
     """The gradients of what the node of a part takes; None where torch has none."""
     is_last = part == len(call.parts) - 1
     first = _input_gradients(call) if is_last else [_link(call)]
-    return [*first, *_param_gradients(call, call.trained_by(part))]
+    return [*first, *_param_gradients(call, call.taken[part])]
 
 
 def _input_gradients(call: AutogradCall) -> Sequence[Tensor | None]:
@@ -162,10 +157,7 @@ def _input_gradients(call: AutogradCall) -> Sequence[Tensor | None]:
     ]
 
 
-def _param_gradients(call: AutogradCall, names: Iterable[str]) -> Iterable[Tensor | None]:
-    return [
-        call.runner.read_param_grad(name, call.params[name])
-        if call.reached is None or name in call.reached
-        else None
-        for name in names
-    ]
+def _param_gradients(call: AutogradCall, names: Sequence[str]) -> list[Tensor | None]:
+    reached = [name for name in names if call.reached is None or name in call.reached]
+    found = call.runner.read_param_grads({name: call.params[name] for name in reached})
+    return [found.get(name) for name in names]

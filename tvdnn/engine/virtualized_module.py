@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -181,7 +181,7 @@ class Virtualized(nn.Module):
         return self
 
     def _has_gradients(self, inputs: Iterable[Tensor]) -> bool:
-        return any(each.requires_grad for each in (*self.parameters(), *inputs))
+        return any(each.requires_grad for each in chain(inputs, self.parameters()))
 
 
 @cache

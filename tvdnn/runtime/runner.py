@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import torch
@@ -104,6 +104,7 @@ class Runner:
     def suspend(self) -> None:
         """Drop all views of arena and slab. They can move then; `refresh` takes new views."""
         self._executor = None
+        self._grad_views: dict[str, torch.Tensor] = {}
         self._memory = ByteViews(
             torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
         )
@@ -219,18 +220,36 @@ class Runner:
         graph = self.schedule.graph
         return self._copy_out(graph.input_grads[name], graph.network.values[name], dtype)
 
-    def read_param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor | None:
-        """A fresh copy of the gradient of a parameter, in the parameter's layout.
+    def read_param_grads(self, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Fresh copies of gradients by name, each in its parameter's layout and type.
 
-        None where no output depends on the parameter.
+        Parameters on which no output depends have none. All are copied at once: calls for each of
+        hundreds of parameters keep the host busy for milliseconds.
         """
-        known = name in self.schedule.graph.param_grads
-        return self.param_grad(name, param).to(param.dtype, copy=True) if known else None
+        known = self.schedule.graph.param_grads
+        held = {name: self.param_grad(name, each) for name, each in params.items() if name in known}
+        copies = {
+            name: torch.empty_like(each, dtype=params[name].dtype) for name, each in held.items()
+        }
+        if held:
+            torch._foreach_copy_([*copies.values()], [*held.values()])
+        return copies
+
+    @cached_property
+    def read_backward(self) -> frozenset[str]:
+        """The parameters that the second phase reads, also to make maps again."""
+        steps = self.schedule.steps[self.schedule.phase_split :]
+        passes = {step.pass_index for step in steps if step.pass_index >= 0}
+        return frozenset(
+            name for index in passes for name in self.schedule.graph.passes[index].params if name
+        )
 
     def param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor:
         """The gradient of a parameter in the arena, of float32 in the parameter's layout."""
-        ((_, view),) = self.outputs(self.schedule.graph.param_grads[name][0])
-        return view.as_strided(param.shape, param.stride())
+        if name not in self._grad_views:
+            ((_, view),) = self.outputs(self.schedule.graph.param_grads[name][0])
+            self._grad_views[name] = view.as_strided(param.shape, param.stride())
+        return self._grad_views[name]
 
     def _copy_out(
         self,
