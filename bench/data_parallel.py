@@ -16,7 +16,7 @@ Rows are written as they come, by the first process.
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from bench.command_line import parser_of
 from bench.cross_entropies import cross_entropies
 from bench.environment import environment, software
 from bench.link_stand_in import StandIn
+from bench.plain_rows import NONE, PlainTable
 from bench.zoo.clock import step_seconds
 from tvdnn import models
 from tvdnn.experiment.data import random_batch
@@ -38,7 +39,7 @@ from tvdnn.planner.ir import hardware
 from tvdnn.planner.ir.costs import RANKS
 from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.planner.timing.simulate import simulate
-from tvdnn.units import MIB, parse_bytes
+from tvdnn.units import MIB, format_bytes, parse_bytes
 
 ALONE, TRAINER, VIRTUALIZE, EAGER, COMPILE = WAYS = (
     "alone",
@@ -52,6 +53,30 @@ WARM: Final = 6  # steps before any is timed
 CLASSES: Final = 10
 
 Step = Callable[[], Any]
+
+TABLE: Final = PlainTable(
+    "Processes that train together",
+    "distributed/h200.json",
+    "Each process has a GPU and a batch of its own. `alone` is a Trainer without a group; where "
+    "one process trains in a group, NCCL sums inside the graph. A stand-in is one process that "
+    "trains as the first of eight: a kernel of 24 blocks takes the place of each sum, for as long "
+    "as the simulated link would be busy. No byte leaves the GPU, and its times are no measurement "
+    "of a link. Processes without a stand-in are linked by NVLink.",
+    (
+        ("network", lambda row: f"{row['net']}({row['batch']})"),
+        ("processes", lambda row: str(row["world"])),
+        ("stand-in for", lambda row: row["stand_in"] or NONE),
+        ("way", lambda row: row["way"]),
+        ("bucket", lambda row: row["bucket_size"] if row["way"] != ALONE else NONE),
+        ("ms", lambda row: f"{1e3 * row['step_s']:.2f}"),
+        ("predicted ms", lambda row: _predicted(row)),
+        ("largest peak", lambda row: format_bytes(row["largest_peak_bytes"])),
+    ),
+)
+
+
+def _predicted(row: Mapping[str, Any]) -> str:
+    return f"{1e3 * row['predicted_s']:.2f}" if "predicted_s" in row else NONE
 
 
 @dataclass(frozen=True, slots=True)

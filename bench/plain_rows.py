@@ -33,13 +33,14 @@ def markdown(folder: Path, shown: PlainTable) -> str:
     """The table under its title, with machine and commit."""
     document = json.loads((folder / shown.file).read_text())
     environment = document["environment"]
+    commits = dict.fromkeys(row.get("commit", environment["commit"]) for row in document["rows"])
     body = [[text(row) for _, text in shown.columns] for row in shown.rows(document["rows"])]
     return "\n\n".join(
         (
             f"### {shown.title}",
             shown.note,
             f"<sub>{machine(environment)}</sub>",
-            f"Measured {at([environment.get('commit') or UNKNOWN])}:",
+            f"Measured {at([each or UNKNOWN for each in commits])}:",
             table([heading for heading, _ in shown.columns], body, numbers=True),
         )
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench import headline, kernel_rows, networks, plain_rows, releases, scaling
+from bench import data_parallel, headline, kernel_rows, networks, plain_rows, releases, scaling
 from bench.entries import Result, read
 from bench.sections import sections
 from bench.zoo import tables as zoo
@@ -72,7 +72,7 @@ def results_page(results: Sequence[Result]) -> str:
         parts += [f"## {title}", introduction, *sections(chosen)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.LARGE_PLANS)]
     parts += [plain_rows.markdown(RESULTS, zoo.PLANS)]
-    parts += [plain_rows.markdown(RESULTS, scaling.TABLE)]
+    parts += [plain_rows.markdown(RESULTS, each) for each in (scaling.TABLE, data_parallel.TABLE)]
     gist = plain_rows.GIST_MEMORY, plain_rows.GIST_MEMORY_FUSED, plain_rows.GIST_LOSSY
     parts += [plain_rows.markdown(RESULTS, each) for each in (*gist, plain_rows.LOSSY_ERRORS)]
     parts += [plain_rows.markdown(RESULTS, plain_rows.rivals(RESULTS))]
