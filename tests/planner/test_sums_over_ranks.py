@@ -152,3 +152,19 @@ def test_an_update_that_does_not_wait_for_its_sum_is_refused() -> None:
     )
     with pytest.raises(ScheduleError):
         check(hasty)
+
+
+def test_launches_beside_sums_take_longer_also_once_measured() -> None:
+    schedule, costs = schedule_of(), costs_of("PCIe")
+    measured = simulate(schedule, costs)
+    kinds = {
+        name
+        for name, factor in calibrate(schedule, costs, measured).factors.items()
+        if factor != 1.0
+    }
+    assert not kinds
+    beside, alone = (
+        sum(span.end_s - span.start_s for span in each.spans if span.lane is Lane.COMPUTE)
+        for each in (measured, simulate(schedule, costs_of("NVLink")))
+    )
+    assert beside > 1.02 * alone

@@ -49,6 +49,10 @@ class Link:
 
 Links: TypeAlias = Mapping[str, Link]  # by tier; the one between processes by RANKS
 RANKS: Final = "ranks"
+# Launches take so many times as long beside a sum: kernels of persistent programs wait for the
+# multiprocessors that it holds. Of 24 blocks in the place of a sum, beside the backward passes of
+# ResNet-50 (bench/data_parallel.py, H200, 2026-11-29).
+SUM_SLOWDOWN: Final = 1.3
 
 
 def all_reduce_s(links: Links, ranks: int, nbytes: int) -> float:

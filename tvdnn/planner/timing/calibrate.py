@@ -11,7 +11,7 @@ from ...units import format_seconds
 from ..ir.costs import RANKS, Costs, Forms, Link, Links
 from ..ir.schedule import LANE_PAIRS, Action, Lane, LanePair, Schedule, Step
 from ..ir.timeline import Span, Timeline
-from .simulate import seconds_alone, simulate
+from .simulate import simulate
 
 # Share of the prediction by which a step may differ before costs are calibrated.
 TOLERANCE: Final = 0.05
@@ -118,17 +118,19 @@ def compare(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibration
 def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> CalibratedCosts:
     """`costs` scaled so that passes, recodes and copies of `schedule` take the measured seconds.
 
-    The factor of a pass is the same for launches of all lengths and forms. The rates of each
+    The factor of a pass is the same for launches of all lengths and forms. Launches beside sums or
+    beside kernels that store to the host are expected to take longer. The rates of each
     link are scaled by the measured copies over the simulated ones. This is repeated three times,
     because the overlap of both directions depends on the rates. Sums over processes take as long as
     measured, waits for other processes included.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
+    simulated = {span.step: span for span in simulate(schedule, costs).spans}
     for span in measured.spans:
         step = schedule.steps[span.step]
         if span.lane is Lane.COMPUTE:
             name = _recode_of(step) or schedule.graph.passes[step.pass_index].name
-            expected[name] += seconds_alone(schedule.graph, step, costs)
+            expected[name] += simulated[span.step].end_s - simulated[span.step].start_s
             found[name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
     calibrated = CalibratedCosts(costs, factors, _with_measured_ranks(schedule, costs, measured))

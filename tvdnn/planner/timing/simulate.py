@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...errors import ScheduleError
 from ...graph import Graph
-from ..ir.costs import Costs, all_reduce_s, num_ranges
+from ..ir.costs import SUM_SLOWDOWN, Costs, all_reduce_s, num_ranges
 from ..ir.schedule import LANE_PAIRS, Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
 
@@ -15,7 +15,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     A copy takes its link's latency. It then moves its bytes at the duplex rate while the other lane
     of the link is busy, else at the full rate of its direction. A kernel that encodes straight to
     the host has a share of this rate, and launches beside it take longer. A sum over processes
-    takes the seconds of a ring, and slows no launch. The second phase starts
+    takes the seconds of a ring, and launches beside it take longer too. The second phase starts
     once the first has ended. Raises ScheduleError at a deadlock.
     """
     simulation = _Simulation(schedule, costs)
@@ -125,7 +125,7 @@ class _Simulation:
 
     def _share_link(self) -> None:
         """Set the rate of each copy in progress, and of the launch beside them."""
-        slowdown = 1.0
+        slowdown = SUM_SLOWDOWN if Lane.REDUCE in self._running else 1.0
         for pair in self._pairs:
             link = self._links[pair.out]
             duplex = pair.out in self._running and pair.back in self._running
