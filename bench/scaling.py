@@ -5,8 +5,9 @@
 Each process has a GPU and a batch of its own. Launches take what an H200's data sheet says. A sum
 of n bytes over p processes goes round a ring and takes 2 (p - 1) (latency + n / p / rate) seconds:
 its bytes over one link stay below 2 n, and its messages grow with p. Sums run beside backward,
-whose launches take longer meanwhile. What is exposed is the step less the same step whose sums take no time. The
-efficiency is the step of one process alone, which updates as it goes, over that of many.
+whose launches take longer meanwhile. What is exposed is the step less the same step whose sums take
+no time. The efficiency is the step of one process alone, which updates as it goes, over that of
+many.
 """
 
 import json
