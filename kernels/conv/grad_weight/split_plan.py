@@ -42,7 +42,9 @@ Kernel = Literal[
 ]  # fmt: skip
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
-STRIDED_MAP: Final = 56 * 56  # SMALL_MAP of strided layers whose groups have tiles of their own
+# The same of strided layers in groups: gather.py takes 3.33 ms for 72->72 in 3 @112 (H200, 2026-11),
+# whose loads from the L2 cache here take 0.9 ms (computed).
+STRIDED_MAP: Final = 56 * 56
 UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
 TRANSPOSED_UNIT_STEPS: Final = 2048
@@ -186,7 +188,7 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
     if has_gluon and suits_columns(layer):
         return "columns"
     is_flat = _is_flat(layer)
-    strided = layer.taps.by_group and not is_flat
+    strided = layer.taps.has_bands and not is_flat
     if layer.out_pixels <= (STRIDED_MAP if strided else SMALL_MAP):
         return "sample_taps" if _shares_samples(layer) else "per_sample"
     if not is_flat:
@@ -253,7 +255,7 @@ def _tile(layer: GradWeightShape) -> Tile:
         return Tile(64, 128, 256, 8, 4)
     if taps.out_channels % 256 == 0 and block_c == 128:
         return Tile(64, 256, 128, 8, 4)
-    if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP:
+    if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP and _is_flat(layer):
         return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64 ms
     if block_k == block_c == 128 and layer.out_pixels > SMALL_MAP:
         return Tile(32, 128, 128, 4, 6)  # 128->128 @112: 1.25 ms, by 64 pixels 1.31 ms
