@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import SyncBatchNorm, functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import handle_torch_function, has_torch_function
 
@@ -74,14 +74,16 @@ def counted_batch_norm(
     momentum: float | None,
     eps: float,
     num_batches_tracked: Tensor | None,
+    synchronized: bool = False,
 ) -> Tensor:
     """What a layer asks of torch's function, which does not know the number of batches.
 
-    Without a momentum the running statistics become the mean over all batches.
+    Without a momentum the running statistics become the mean over all batches. Where
+    `synchronized`, a planned step of several processes takes the statistics of all of them.
     """
     state, affine = (running_mean, running_var), (weight, bias)
     if has_torch_function((x,)):
-        given = (x, *state, *affine, training, momentum, eps, num_batches_tracked)
+        given = (x, *state, *affine, training, momentum, eps, num_batches_tracked, synchronized)
         handle: Any = handle_torch_function
         result: Tensor = handle(counted_batch_norm, (x,), *given)
         return result
@@ -99,7 +101,8 @@ def batch_norm_arguments(layer: _BatchNorm) -> tuple[Any, ...]:
     running = (layer.running_mean, layer.running_var) if recalls or tracks else (None, None)
     count = layer.num_batches_tracked if tracks else None
     momentum = 0.0 if layer.momentum is None and count is None else layer.momentum
-    return *running, layer.weight, layer.bias, not recalls, momentum, layer.eps, count
+    together = isinstance(layer, SyncBatchNorm) and layer.training
+    return *running, layer.weight, layer.bias, not recalls, momentum, layer.eps, count, together
 
 
 def normalize_batch(layer: _BatchNorm, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)

@@ -22,7 +22,14 @@ from ..pointwise.activation import activate_reference
 from ..pointwise.activation_math import activated, rectified_reference
 from . import batch_norm_tiles as tiles
 from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
-from .running_stats import is_tracking, load_moments, mean_about, track
+from .running_stats import (
+    count_kernel,
+    is_tracking,
+    load_moments,
+    mean_about,
+    track,
+    track_running,
+)
 from .written_tiles import columns_at, mask_at, written_tiles
 
 RECALLED: Final = 128  # channels of a program that reads running statistics
@@ -56,11 +63,6 @@ def _moments_kernel(
     ptrs = partials_ptr + part * 2 * partials_pitch + c
     tl.store(ptrs, about + off, mask=mask_c)
     tl.store(ptrs + partials_pitch, tl.maximum(square, 0.0), mask=mask_c)
-
-
-@triton.jit
-def _count_kernel(num_batches_ptr, flag_ptr):
-    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
 
 
 @triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
@@ -200,7 +202,7 @@ def batch_norm_statistics(
     cut = tiles.slices_of(shape, partials, group)
     channels = shape[-1]
     if momentum is None:  # all programs read the count
-        _count_kernel[(1,)](num_batches, flag)
+        count_kernel[(1,)](num_batches, flag)
     _statistics_kernel[(triton.cdiv(channels, tiles.MERGED["BLOCK_C"]),)](
         partials, statistics, running_mean, running_var, num_batches, flag,
         cut.count, cut.rows, channels, tiles.pitch_of(partials),
@@ -273,19 +275,7 @@ def batch_norm_statistics_reference(
     square = (squares + rows * (means - mean).square()).sum(0)
     statistics[0], statistics[1] = mean, (square / total + eps).rsqrt()
     statistics[2] = square / max(1.0, total - 1.0)
-    tracks = statistics.new_ones(()) if flag is None else (flag[0] == 0.0).to(statistics.dtype)
-    if num_batches is not None:
-        num_batches += tracks.to(num_batches.dtype)
-    if running_mean is None or running_var is None:
-        return
-    for running, value in ((running_mean, statistics[0]), (running_var, statistics[2])):
-        if momentum is None:
-            assert num_batches is not None
-            factor = 1.0 / num_batches.double()
-            moved = running * (1.0 - factor) + value * factor
-        else:
-            moved = (running * (1.0 - momentum)).add(value, alpha=momentum)
-        running.copy_(torch.where(tracks != 0.0, moved.to(running.dtype), running))
+    track_running(statistics, running_mean, running_var, num_batches, momentum, flag)
 
 
 def _column(values: Sequence[int], device: torch.device) -> Tensor:

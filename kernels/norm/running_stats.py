@@ -1,7 +1,9 @@
 """Loads of the moments of slices, and updates of running statistics."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from .batch_norm_tiles import slice_at
 
@@ -39,3 +41,33 @@ def is_tracking(flag_ptr) -> tl.tensor:
     if flag_ptr is not None:
         tracks = tl.load(flag_ptr) == 0.0
     return tracks
+
+
+@triton.jit
+def count_kernel(num_batches_ptr, flag_ptr) -> None:
+    """Count a batch, where running statistics may change."""
+    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
+
+
+def track_running(
+    statistics: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches: Tensor | None,
+    momentum: float | None,
+    flag: Tensor | None,
+) -> None:
+    """One step of the running statistics in torch, by the statistics [3, C] of a batch."""
+    tracks = statistics.new_ones(()) if flag is None else (flag[0] == 0.0).to(statistics.dtype)
+    if num_batches is not None:
+        num_batches += tracks.to(num_batches.dtype)
+    if running_mean is None or running_var is None:
+        return
+    for running, value in ((running_mean, statistics[0]), (running_var, statistics[2])):
+        if momentum is None:
+            assert num_batches is not None
+            factor = 1.0 / num_batches.double()
+            moved = running * (1.0 - factor) + value * factor
+        else:
+            moved = (running * (1.0 - momentum)).add(value, alpha=momentum)
+        running.copy_(torch.where(tracks != 0.0, moved.to(running.dtype), running))

@@ -108,12 +108,32 @@ def case_batch_norm(rank: int) -> Any:
     return _three_ways(rank, "SGD", True)
 
 
+def case_synchronized(rank: int) -> Any:
+    """Statistics are those of all ranks. DistributedDataParallel takes such layers on GPUs alone:
+    gradients are averaged by hand.
+    """
+    net: Any = virtual(nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True)))
+    optimizer, losses = OPTIMIZERS["SGD"](net.parameters()), []
+    for x, y in shards(rank):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(x), y)
+        loss.backward()
+        for param in net.parameters():
+            distributed.all_reduce(param.grad)
+            param.grad /= distributed.get_world_size()
+        optimizer.step()
+        losses.append(loss.detach())
+    return {"losses": torch.stack(losses), "state": copy.deepcopy(net.state_dict())}
+
+
 def case_whole_batches(rank: int) -> Any:
     """One process with the whole batches, in float64 and in float32."""
     if rank:
         return None
     size, net = SHARD * distributed.get_world_size(), Net()
     ways = {"torch": copy.deepcopy(net), "exact": copy.deepcopy(net).double()}
+    normalized = Net(normalizes=True)
+    ways |= {"torch normalized": normalized, "exact normalized": copy.deepcopy(normalized).double()}
     make = OPTIMIZERS["SGD"]
     return {way: trained(each, batches(STEPS, size), make) for way, each in ways.items()}
 

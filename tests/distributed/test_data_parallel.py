@@ -51,6 +51,15 @@ def test_shards_train_as_one_process_with_the_whole_batch(ranks: list[Found]) ->
     torch.testing.assert_close(losses, whole["torch"]["losses"], rtol=1e-4, atol=1e-6)
 
 
+def test_statistics_are_those_of_all_ranks(ranks: list[Found]) -> None:
+    whole = ranks[0]["whole_batches"]
+    one, exact = (whole[f"{way} normalized"]["state"] for way in ("torch", "exact"))
+    for found in ranks:
+        ours, losses = found["synchronized"]["state"], found["synchronized"]["losses"]
+        assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(one, exact))
+        assert ours["norm.num_batches_tracked"].item() == len(losses)
+
+
 def test_buckets_are_reduced_while_later_parts_of_backward_wait(ranks: list[Found]) -> None:
     for found in ranks:
         events = found["buckets"]

@@ -51,6 +51,26 @@ def test_all_processes_hold_the_same_bits(ranks: list[Found], case: str) -> None
         assert all(torch.equal(each, other["state"][name]) for name, each in first["state"].items())
 
 
+def test_statistics_are_those_of_all_processes(ranks: list[Found]) -> None:
+    exact = ranks[0]["whole_batches"]["float64 normalized"]
+    torchs = error_of(ranks[0]["whole_batches"]["float32 normalized"]["state"], exact["state"])
+    for found in ranks:
+        mine = found["synchronized"]
+        assert error_of(mine["state"], exact["state"]) <= RATIO * max(LEAST_ERROR, torchs)
+        assert torch.equal(mine["losses"], ranks[0]["synchronized"]["losses"])
+        torch.testing.assert_close(mine["losses"].double(), exact["losses"], rtol=1e-5, atol=1e-6)
+        assert mine["state"]["norm.num_batches_tracked"].item() == len(mine["losses"])
+        for name, value in mine["state"].items():
+            assert torch.equal(value, ranks[0]["synchronized"]["state"][name]), name
+
+
+def test_statistics_of_all_need_a_group(ranks: list[Found]) -> None:
+    for found in ranks:
+        assert (
+            "SyncBatchNorm normalizes over processes [0, 1, 2, 3]" in (found["synchronized_alone"])
+        )
+
+
 def test_sums_in_bfloat16_are_as_accurate_as_their_digits(ranks: list[Found]) -> None:
     exact = ranks[0]["whole_batches"]["SGD 16"]
     error = error_of(ranks[0]["bf16_sums"]["state"], exact["state"])

@@ -73,6 +73,20 @@ def case_accumulated(rank: int) -> Any:
     return _trained_in_parts(rank, (4,) * 4, "SGD", accumulate=2)
 
 
+def case_synchronized(rank: int) -> Any:
+    """Statistics over all processes, whose parts differ."""
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
+    return steps(trainer_of(net, SIZES[rank]), part_of(rank, SIZES))
+
+
+def case_synchronized_alone(rank: int) -> Any:
+    """A trainer without a group refuses layers that normalize over one."""
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
+    with pytest.raises(InputError) as caught:
+        trainer_of(net, 4, process_group="none")
+    return str(caught.value)
+
+
 def case_plain(rank: int) -> Any:
     """DistributedDataParallel on the same parts, for each optimizer."""
     return {
@@ -89,6 +103,12 @@ def case_whole_batches(rank: int) -> Any:
         f"{name} {sum(sizes)}": trained(Net().double(), batches(STEPS, sum(sizes)), make)
         for name, make in TORCHS.items()
         for sizes in ((4,) * 4, SIZES)
+    } | {
+        f"{kind} normalized": trained(net, batches(STEPS, sum(SIZES)), TORCHS["SGD"])
+        for kind, net in (
+            ("float64", Net(normalizes=True).double()),
+            ("float32", Net(normalizes=True)),
+        )
     }
 
 

@@ -166,7 +166,6 @@ def test_a_normalization_of_lines_that_nothing_reads_is_tracked() -> None:
 REFUSED_DEAD = [
     (nn.InstanceNorm2d(4, track_running_stats=True), "dead: instance_norm with running statistics"),
     (nn.BatchNorm3d(4), "dead: BatchNorm3d"),
-    (nn.SyncBatchNorm(4), "dead: SyncBatchNorm"),
 ]
 
 

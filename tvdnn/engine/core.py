@@ -76,7 +76,8 @@ class Core:
         self._resolved: dict[Hashable, Resolved] = {}
         self._paged = maps_pages(self.device)
         self.new_plans = NewPlans(requested, paged=self._paged)
-        self.measures_next = self.closed = self._planned_together = False
+        self.measures_next = self.closed = False
+        self._plans_together = requested.shares_plan  # until the first plan
         self.preparations = 0  # counts; each one overwrites the maps in the arena
 
     def look(self) -> int:
@@ -282,8 +283,8 @@ class Core:
         self._resolved[key] = resolved
         self.costs[key], budget = self._step_costs.find(resolved)
         plan, group = partial(self._plan, key, resolved, budget), self.requested.group
-        if group is not None and not self._planned_together:
-            self._planned_together = True
+        if group is not None and self._plans_together:
+            self._plans_together = False
             batch = resolved.graph.batch
             self.costs[key], schedule = plan_together(group, self.costs[key], batch, plan)
         else:

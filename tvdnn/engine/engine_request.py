@@ -50,6 +50,7 @@ class EngineRequest:
     dtype: str | None = None  # of virtualized calls; None: as torch's own switches say
     opaque: bool = False  # whether submodules may run by torch's own code
     group: TrainingGroup | None = None  # of the processes that train together
+    shares_plan: bool = False  # whether the first plan is one for the group
     device: torch.device = CPU  # where a network without parameters computes
 
 

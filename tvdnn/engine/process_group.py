@@ -14,6 +14,7 @@ from ..ops import Settings
 from ..ops.builder import BUCKET_NBYTES, Ranks
 from ..ops.operator import Control
 from ..units import parse_bytes
+from .synchronized_group import check_synchronized
 
 Result = TypeVar("Result")
 MOST: Final = 64  # of words whose squares are summed: exact in float32 for thousands of processes
@@ -38,6 +39,11 @@ class TrainingGroup:
         self.size = distributed.get_world_size(group)
         backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
         self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
+
+    @property
+    def ranks(self) -> list[int]:
+        """The numbers of its processes among all."""
+        return distributed.get_process_group_ranks(self._group)
 
     def sum(self, values: Tensor) -> None:
         """Sum a tensor over the processes, in its place and in the stream's order.
@@ -149,6 +155,7 @@ class TrainingGroup:
 
 def training_group(
     group: "distributed.ProcessGroup | TrainingGroup | str | None",
+    net: nn.Module,
     device: torch.device,
     *,
     file: object,
@@ -160,6 +167,7 @@ def training_group(
     its `group.WORLD` is None until then.
     """
     if group == ALONE:
+        check_synchronized(net, None)
         return None
     if group is None or isinstance(group, str):
         raise InputError(
@@ -169,7 +177,11 @@ def training_group(
     for name, given in (("file", file), ("allow", allow)):
         if given is not None:
             raise InputError(f"{name} is not supported with a process_group; leave one out")
-    return group if isinstance(group, TrainingGroup) else TrainingGroup(group, device)
+    if isinstance(group, TrainingGroup):
+        return group
+    found = TrainingGroup(group, device)
+    check_synchronized(net, found.ranks)
+    return found
 
 
 def begin_together(

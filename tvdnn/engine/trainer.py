@@ -150,9 +150,9 @@ class Trainer:
         fields |= {"choice": requested_choice(policy, lead, copies), "costs": costs, "slab": slab}
         fields |= {"sized": is_sized(chunk_size, sections), "clock": clock, "kernels": kernels}
         device = next(net.parameters(), torch.empty(0)).device
-        group = training_group(process_group, device, file=file, allow=allow)
+        group = training_group(process_group, net, device, file=file, allow=allow)
         fields |= {"feedback": feedback, "first_step": first_step, "group": group}
-        fields |= {"order_seed": order_seed, "delay_seed": delay_seed}
+        fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "shares_plan": True}
         losses = losses_of(loss, loss_weights, device)
         self._core = Core(net, EngineRequest(**fields), losses.tensors)
         self._given_losses, self._core.memory.peak = GivenLosses(loss), self._peak

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import EngineError, InputError
 from ..graph import Network
 from ..ops import Settings
+from ..ops.builder import Ranks
 from ..ops.eager_fallback import opaque_nbytes
 from ..ops.expand import Mode
 from ..planner.timing.calibrate import Calibration
@@ -28,6 +29,7 @@ from .rounding_check import judge
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .state_changes import restored_after_failure
+from .synchronized_group import check_alone, synchronizes
 
 # Types of inputs with more digits than networks compute with.
 WIDER: Final = (torch.float64, torch.complex64, torch.complex128)
@@ -63,6 +65,7 @@ class VirtualSteps:
         self._parts = WeakKeyDictionary[Runner, tuple[BackwardPart, ...]]()
         self._forwards = 0
         self._held: HeldForward | None = None  # of a step that is measured
+        self._synchronizes = requested.group is None and synchronizes(net)
 
     def core_now(self) -> Core:
         """The core, made when first asked for."""
@@ -104,6 +107,8 @@ class VirtualSteps:
 
     def key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> StepKey:
         """The key of a step on these inputs, with gradients where `graded`."""
+        if self._synchronizes:
+            check_alone()
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
         shapes, core = tuple(tuple(x.shape) for x in inputs), self.core_now()
@@ -136,6 +141,7 @@ class VirtualSteps:
             mode=key.mode,
             input_grads=frozenset(network.inputs[i] for i in key.input_grads),
             opaque_nbytes=opaque_nbytes(network, core.device),
+            ranks=None if self._requested.group is None else Ranks(self._requested.group.size),
         )
         return core.resolve(network, settings)
 

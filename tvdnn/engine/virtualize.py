@@ -1,6 +1,7 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ from .engine_request import (
 )
 from .first_step import FirstStep
 from .module_tensors import one_device
+from .process_group import TrainingGroup
+from .synchronized_group import synchronized_group
 from .virtualized_module import Virtualized
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule")
@@ -92,8 +95,8 @@ def virtualize(
     settings = with_rewrites_for(settings, policy, may_round=allow is not None)
     fields = requested_memory(budget, host_budget, file, file_budget, peer_budget) | rounding
     fields |= {"choice": requested_choice(policy, lead, copies), "dtype": dtype, "opaque": opaque}
-    fields |= {"sized": is_sized(chunk_size, sections), "device": device, "feedback": feedback}
-    fields |= {"costs": costs, "clock": clock, "kernels": kernels, "progress": progress}
+    fields |= {"sized": is_sized(chunk_size, sections), **_placed(net, device)}
+    fields |= {"costs": costs, "clock": clock, "kernels": kernels, "feedback": feedback}
     fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "first_step": began}
     with compiling_soon(device, kernels):
         return Virtualized(net, settings, EngineRequest(**fields)).prepare(*inputs)
@@ -108,6 +111,13 @@ def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> tor
     give_lazy_parameters(net, *inputs, opaque=opaque)
     x = inputs[0]
     return one_device(dict(net.named_parameters()), CPU if x.is_meta else x.device)
+
+
+def _placed(net: nn.Module, device: torch.device) -> dict[str, Any]:
+    """The fields of a request for a device, and for processes over which layers normalize."""
+    processes = synchronized_group(net)
+    group = None if processes is None else TrainingGroup(processes, device)
+    return {"device": device, "group": group}
 
 
 def _settings(dtype: str, chunk_size: ChunkSize, sections: int | None, reserve: int) -> Settings:

@@ -29,7 +29,7 @@ def _normalized(layer: _BatchNorm, x: Tensor) -> Tensor:
     layer._check_input_dim(x)
     if x.numel() == 0:
         return normalize_batch(layer, x)
-    mean, var, weight, bias, training, momentum, eps, count = batch_norm_arguments(layer)
+    mean, var, weight, bias, training, momentum, eps, count, _ = batch_norm_arguments(layer)
     if training and x.numel() == x.shape[1]:
         raise ValueError(f"a batch of shape {tuple(x.shape)} has one value a channel: no variance")
     settings = {"training": training, "momentum": momentum, "eps": eps}

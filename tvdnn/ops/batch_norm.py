@@ -24,11 +24,21 @@ from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
 from .operator import STRIDED, Launch, Operator, by_pixel, launches
+from .process_sums import run_sum
 from .remade_maps import lies_in_source
 from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
 from .squeeze import lies_unstored
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for, statistics_of
+from .synchronized_norm import (
+    add_statistics,
+    is_synchronized,
+    run_merge_slots,
+    run_own_slot,
+    run_own_statistics,
+    run_pack_sums,
+    sums_of_all,
+)
 from .traced_op import Shape, TracedOp
 
 
@@ -43,8 +53,10 @@ def batch_norm(
     momentum: float | None = 0.1,
     eps: float = 1e-5,
     num_batches_tracked: Node | None = None,
+    synchronized: bool = False,
 ) -> TracedOp:
     attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
+    attrs |= {"synchronized": True} if synchronized else {}
     state = (running_mean, running_var, num_batches_tracked if training else None)
     return by_map(out, TracedOp("batch_norm", (x,), (weight, bias), attrs, state=state))
 
@@ -100,7 +112,7 @@ def backward(b: Builder, op: Op) -> None:
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
-        reads += sums
+        reads += sums_of_all(b, op, sums)
     attrs = {"rows": prod(b.shape(value)[:-1]), "function": again, "adds": so_far is not None}
     b.add_pass(op, "grad_input", reads, (dx,), params=op.params[:2], attrs=attrs)
 
@@ -138,6 +150,9 @@ def _statistics(b: Builder, op: Op) -> str:
     tracked = tuple(name for name in op.params[2:] if name)
     if not op.attrs["training"]:
         b.add_pass(op, "recall", (), (whole(statistics),), params=tracked)
+        return statistics
+    if is_synchronized(b, op):
+        add_statistics(b, op, tracked)
         return statistics
     b.add_pass(
         op,
@@ -270,7 +285,8 @@ def _run_grad_input(a: Launch) -> None:
     dy, statistics, *others = a.reads[1:] if adds else a.reads
     rows = partial(by_pixel, channels=statistics.shape[1])
     x = rows(others[0]) if others else None
-    dweight, dbias = others[1:] or (None, None)
+    sums = others[1:] or (None, None)
+    dweight, dbias = sums[0] if len(sums) == 1 else sums
     settings: dict[str, Any] = a.settings("rows") | _function(a)
     settings |= {"out_precision": a.output_stored, "rounded_from": a.rounded_from}
     settings["added"] = rows(a.reads[0]) if adds else None
@@ -282,6 +298,11 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "moments": run_moments,
     "merge_cells": run_merge_cells,
     "statistics": _run_statistics,
+    "own_statistics": run_own_statistics,
+    "own_slot": run_own_slot,
+    "sum": run_sum,
+    "merge_slots": run_merge_slots,
+    "pack_sums": run_pack_sums,
     "recall": _run_recall,
     "forward": _run_forward,
     "grad_sums": _run_grad_sums,
@@ -301,10 +322,7 @@ BATCH_NORM = Operator(
     row_tiles=tiles_by_pixel,
     vdnn="all",
     functions={"functional.batch_norm": batch_norm, "counted_batch_norm": batch_norm},
-    modules=("BatchNorm1d", "BatchNorm2d", "LazyBatchNorm1d", "LazyBatchNorm2d"),
-    instead_of={
-        "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch"
-    },
+    modules=("BatchNorm1d", "BatchNorm2d", "LazyBatchNorm1d", "LazyBatchNorm2d", "SyncBatchNorm"),
 )
 FUSED = (
     BATCH_NORM.untraced("batch_norm_relu", vdnn="", not_negative={"forward"}),

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
-from torch import Tensor
-
 from ..graph import Kind, Op, Use
 from ..kernels.optim.bucket import bucket_offsets
 from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
+from .process_sums import flat, run_sum
 
 KIND: Final = "bucket"
 
@@ -111,18 +110,8 @@ def _add_bucket(b: Builder, op: Op, name: str, dtype: str) -> str:
     return b.add_whole(name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
 
 
-def _run_sum(a: Launch) -> None:
-    assert a.control.group is not None, "processes that train together have a group"
-    a.control.group.sum(_flat(a.writes[0]))
-
-
 def _run_pack(a: Launch) -> None:
-    a.kernels.pack(tuple(map(_flat, a.reads)), _flat(a.writes[0]), **a.control.share)
-
-
-def _flat(values: Tensor) -> Tensor:
-    """The elements of a dense tensor as they lie in memory."""
-    return values.as_strided((values.numel(),), (1,))
+    a.kernels.pack(tuple(map(flat, a.reads)), flat(a.writes[0]), **a.control.share)
 
 
 def _run_pack_loss(a: Launch) -> None:
@@ -154,7 +143,7 @@ BUCKET = Operator(
     _nothing,
     _nothing,
     {
-        "sum": _run_sum,
+        "sum": run_sum,
         "pack": _run_pack,
         "pack_loss": _run_pack_loss,
         "unpack": _run_unpack,

@@ -60,6 +60,7 @@ class Builder(Masks):
     # Of processes that train together: the parameters of each bucket of gradients, those whose
     # gradients are whole, how many buckets are summed, and by the op of each its buffer.
     ranks: Ranks | None = None
+    world: int = 1  # processes, which may share the statistics of a normalization
     buckets: list[tuple[str, ...]] = field(default_factory=list)
     whole_grads: set[str] = field(default_factory=set)
     summed: int = 0

@@ -202,6 +202,7 @@ def _builder(
         gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         updates_last=settings.updates_last,
         ranks=settings.ranks if settings.mode is Mode.TRAIN else None,
+        world=settings.ranks.size if settings.ranks else 1,
         remakes_maps=settings.remakes_maps,
         order=ReadOrder(traced, tiled.ops),
         strided=strided,

@@ -320,7 +320,8 @@ class MetaTracer(fx.Tracer):
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     """The function that runs in the place of a module's forward; None for its own."""
-    if isinstance(module, _BatchNorm) and type(module).forward is _BatchNorm.forward:
+    plain = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
+    if isinstance(module, _BatchNorm) and type(module).forward in plain:
         return partial(
             normalize_batch, module
         )  # torch's forward computes with the value of a buffer

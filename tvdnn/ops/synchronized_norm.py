@@ -1,0 +1,88 @@
+"""Batch normalization over the samples of all processes: torch's SyncBatchNorm.
+
+Moments of each process lie in a slot of their own, and one sum over the processes fills all slots
+(`kernels/norm/moments_of_ranks.py`). Backward, the gradient of an input takes the means over all
+rows of two sums over channels. It takes them over its own rows, of sums that are scaled to these:
+what a process has of all rows, times the sum over processes.
+
+A trainer's gradients are those of the mean over all samples. Each process scales its sums by its
+share of the samples, which is its share of the rows, before they are summed. Under
+DistributedDataParallel, which averages later, each gradient is that of a process's own loss, and
+the sum is scaled.
+"""
+
+from math import prod
+
+from ..graph import Kind, Op, Use
+from .builder import Builder, whole
+from .operator import Launch
+from .statistics import moments_of, slices_for, statistics_of
+
+
+def is_synchronized(b: Builder, op: Op) -> bool:
+    """Whether an op normalizes by the statistics of several processes."""
+    return b.world > 1 and op.attrs["training"] and op.attrs.get("synchronized", False)
+
+
+def add_statistics(b: Builder, op: Op, tracked: tuple[str, ...]) -> None:
+    """Add the passes that find the statistics of all processes' rows."""
+    shape = b.shape(op.inputs[0])
+    own = whole(b.add_whole(f"own {statistics_of(op)}", Kind.AUX, (3, shape[-1])))
+    slots = whole(b.add_whole(f"slots {op.name}", Kind.AUX, (b.world, 3, shape[-1])))
+    share = whole(b.add_whole(_share_of(op), Kind.AUX, (2,)))
+    attrs = {"group": slices_for(b, op).group, "shape": shape}
+    b.add_pass(op, "own_statistics", (moments_of(b, op),), (own,), attrs=attrs, effects=True)
+    rows = {"rows": prod(shape[:-1])}
+    b.add_pass(op, "own_slot", (own,), (slots,), attrs=rows, effects=True)
+    b.add_pass(op, "sum", (slots,), (slots,), effects=True, ranks=b.world)
+    merged = whole(statistics_of(op)), share
+    b.add_pass(op, "merge_slots", (slots,), merged, updates=tracked, effects=True)
+
+
+def sums_of_all(b: Builder, op: Op, sums: tuple[Use, ...]) -> tuple[Use, ...]:
+    """The gradients of weight and bias as the gradient of the input takes them."""
+    if not is_synchronized(b, op):
+        return sums
+    shape, share = (2, b.shape(op.inputs[0])[-1]), whole(_share_of(op))
+    total = whole(b.add_whole(f"grad sums of all {op.name}", Kind.PARTIAL, shape))
+    weighted = {"weighted": bool(b.gradient_sink)}
+    b.add_pass(op, "pack_sums", (*sums, share), (total,), attrs=weighted, effects=True)
+    b.add_pass(op, "sum", (total,), (total,), effects=True, ranks=b.world)
+    if b.gradient_sink:
+        return (total,)
+    scaled = whole(b.add_whole(f"scaled {total.buffer}", Kind.PARTIAL, shape))
+    weighted = {"weighted": True}
+    b.add_pass(op, "pack_sums", (total, share), (scaled,), attrs=weighted, effects=True)
+    return (scaled,)
+
+
+def _share_of(op: Op) -> str:
+    return f"share {op.name}"
+
+
+def run_own_statistics(a: Launch) -> None:
+    settings = a.settings("shape", "group", "eps")
+    operands = a.reads[0], a.writes[0], None, None, None
+    a.kernels.batch_norm_statistics(*operands, **settings, momentum=0.0)
+
+
+def run_own_slot(a: Launch) -> None:
+    a.kernels.own_slot(a.reads[0], a.writes[0], rank=_rank(a), **a.settings("rows"))
+
+
+def run_merge_slots(a: Launch) -> None:
+    tracked = [state[0] for state in a.updates]
+    running = (*tracked, *(None,) * (3 - len(tracked)))
+    settings = {"rank": _rank(a), "flag": a.control.flag, **a.settings("momentum", "eps")}
+    a.kernels.merge_slots(a.reads[0], *a.writes, *running, **settings)
+
+
+def run_pack_sums(a: Launch) -> None:
+    *sums, share = a.reads
+    words = {"weight": share[:1], "total": share[1:]} if a.attrs["weighted"] else {}
+    flat = [each.view(-1) for each in sums]
+    a.kernels.pack(flat, a.writes[0].view(-1), **words, alignment=1)
+
+
+def _rank(a: Launch) -> int:
+    return 0 if a.control.group is None else a.control.group.rank
