@@ -51,6 +51,16 @@ def test_all_processes_hold_the_same_bits(ranks: list[Found], case: str) -> None
         assert all(torch.equal(each, other["state"][name]) for name, each in first["state"].items())
 
 
+def test_early_updates_change_no_bit(ranks: list[Found]) -> None:
+    for found in ranks:
+        early, usual = found["early"], found["sums"]["keep"][1]
+        assert torch.equal(early["losses"], usual["losses"])
+        assert all(torch.equal(each, usual["state"][n]) for n, each in early["state"].items())
+        updates = [name.endswith("update") for name in early["names"]]
+        assert sum(updates) > 2
+        assert early["names"].index("mean loss sum") < updates.index(True)
+
+
 def test_statistics_are_those_of_all_processes(ranks: list[Found]) -> None:
     exact = ranks[0]["whole_batches"]["float64 normalized"]
     torchs = error_of(ranks[0]["whole_batches"]["float32 normalized"]["state"], exact["state"])

@@ -73,6 +73,13 @@ def case_accumulated(rank: int) -> Any:
     return _trained_in_parts(rank, (4,) * 4, "SGD", accumulate=2)
 
 
+def case_early(rank: int) -> Any:
+    """Each bucket's parameters are updated behind its own sum."""
+    trainer = trainer_of(Net(), 4, bucket_size=3000, early_updates=True)
+    names = [each.name for each in trainer.graph.passes if each.ranks or each.updates]
+    return {"names": names, **steps(trainer, part_of(rank, (4,) * 4, 3))}
+
+
 def case_synchronized(rank: int) -> Any:
     """Statistics over all processes, whose parts differ."""
     net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))

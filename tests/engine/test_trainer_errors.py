@@ -10,6 +10,9 @@ from torch import Tensor
 
 from tests.support.trained_networks import BATCH, SHAPE, batches_of, make_net, trainer_of
 from tvdnn.engine import Trainer
+from tvdnn.engine.control import make_control
+from tvdnn.engine.optimizers import plan_optimizer
+from tvdnn.engine.step_count import StepCount
 from tvdnn.errors import BudgetError, EngineError, HostMemoryError, InputError
 from tvdnn.kernels.pointwise import activation
 from tvdnn.optim import SGD
@@ -144,3 +147,23 @@ def test_a_closed_trainer_says_so() -> None:
     trainer.close()
     with pytest.raises(EngineError, match="closed"):
         trainer.step(*batches_of(1)[0])
+
+
+def test_parameters_that_a_failed_step_has_partly_updated_are_lost() -> None:
+    net = torch.nn.Linear(4, 3)
+    optimizer = plan_optimizer(SGD(), [*net.parameters()])
+    count = StepCount(make_control(torch.device("cpu"))[1], optimizer, [(3, -100)])
+    with (
+        pytest.raises(EngineError, match="no answer; with early_updates"),
+        count.losing(early=True),
+    ):
+        raise EngineError("no answer")
+    with pytest.raises(EngineError, match="lost; load a checkpoint"), count.losing(early=True):
+        pass
+    count.forget()
+    with count.losing(early=True):
+        pass
+    with pytest.raises(InputError, match="wrong"), count.losing(early=False):
+        raise InputError("wrong")
+    with count.losing(early=False):
+        pass

@@ -191,6 +191,7 @@ def begin_together(
     settings: Settings,
     bucket_size: int | str | None,
     sum_dtype: str,
+    early_updates: bool,
 ) -> Settings:
     """Give all processes the first one's parameters and buffers; returns the settings of a step.
 
@@ -202,7 +203,8 @@ def begin_together(
     if sum_dtype not in SUM_DTYPES:
         raise InputError(f"sum_dtype is {sum_dtype!r}; choose {' or '.join(SUM_DTYPES)}")
     nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
-    settings = replace(settings, ranks=Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype]))
+    ranks = Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype], early_updates)
+    settings = replace(settings, ranks=ranks)
     named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     forms = {
         name: (tuple(each.shape), each.stride(), str(each.dtype), each.requires_grad)

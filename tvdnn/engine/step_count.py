@@ -1,10 +1,11 @@
 """The count of a trainer's steps, which goes back where labels were no classes."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from ..errors import InputError
+from ..errors import EngineError, InputError
 from ..kernels.copy.labels import OTHER_STEPS
 from ..ops.operator import Control
 from .label_faults import LabelFaults
@@ -12,6 +13,10 @@ from .optimizers import Planned, Updated, count_step
 from .process_group import DIFFERENT_STEPS
 
 DISTANCE: Final = 2  # steps after which processes that train together tell a fault, on a GPU
+LOST: Final = (
+    "with early_updates a step that fails has updated some parameters and not others: they are"
+    " lost; load a checkpoint (load_state_dict)"
+)
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 
 
@@ -28,7 +33,7 @@ class StepCount:
         label_ranges: Sequence[tuple[int, int]],
         together: bool = False,
     ) -> None:
-        self.steps = 0
+        self.steps, self._lost = 0, False
         self.faults = LabelFaults(control)
         self._together, self._distance = together, DISTANCE if control.flag.is_cuda else 1
         self._optimizer, self._label_ranges = optimizer, label_ranges
@@ -40,8 +45,25 @@ class StepCount:
         self._recent.append((self.steps, updated))
         count_step(self._optimizer, updated)
 
+    @contextmanager
+    def losing(self, *, early: bool) -> Iterator[None]:
+        """A context in which a failure loses the parameters, where updates are `early`.
+
+        Raises EngineError then, and at each later step until another state is loaded.
+        """
+        if self._lost:
+            raise EngineError(LOST)
+        try:
+            yield
+        except BaseException as error:
+            self._lost = early
+            if early and isinstance(error, Exception):
+                raise EngineError(f"{error}; {LOST}") from error
+            raise
+
     def forget(self) -> None:
         """Forget faults and recent steps, as before another state is loaded."""
+        self._lost = False
         self.faults.clear()
         self._recent.clear()
 

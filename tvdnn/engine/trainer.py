@@ -95,7 +95,9 @@ class Trainer:
 
     - `process_group`: the processes of torch.distributed that train together, each on its samples:
       losses and gradients are the means of all. Gradients are summed beside backward, in buckets
-      of `bucket_size` bytes (25 MiB), as `sum_dtype`, "fp32" or "bf16".
+      of `bucket_size` bytes (25 MiB), as `sum_dtype`, "fp32" or "bf16". Parameters are updated once
+      all sums have arrived; with `early_updates` those of a bucket behind its own. On a GPU a sum
+      that fails then leaves some parameters updated: they are lost, and the error says so.
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
     found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there
@@ -139,12 +141,12 @@ class Trainer:
         process_group: "ProcessGroup | str | None" = ALONE,
         bucket_size: int | str | None = None,
         sum_dtype: str = "fp32",
+        early_updates: bool = False,
     ) -> None:
         self.net, first_step = net, FirstStep(progress)
         check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
-        self._peak = PeakMemory(net)
-        spec: Spec = optimizer or SGD()
+        self._peak, spec = PeakMemory(net), optimizer or SGD()
         policy, fields = requested_rounding(policy, allow, lossy_check_every)
         fields |= requested_memory(budget, host_budget, file, file_budget, peer_budget)
         fields |= {"choice": requested_choice(policy, lead, copies), "costs": costs, "slab": slab}
@@ -156,12 +158,12 @@ class Trainer:
         losses = losses_of(loss, loss_weights, device)
         self._core = Core(net, EngineRequest(**fields), losses.tensors)
         self._given_losses, self._core.memory.peak = GivenLosses(loss), self._peak
-        dtype = resolve_dtype(dtype, self.device)
         self._batches = TrainingBatches(example_inputs, self.device)
-        how, reserve = (losses.each, spec, dtype, chunk_size, sections), self._batches.reserve
-        settings = training_settings(*how, updates_last=file is not None, reserve=reserve)
+        how = losses.each, spec, resolve_dtype(dtype, self.device), chunk_size, sections
+        settings = training_settings(*how, updates_last=bool(file), reserve=self._batches.reserve)
         settings = with_rewrites_for(settings, policy, may_round=allow is not None)
-        settings = begin_together(group, net, example_inputs, settings, bucket_size, sum_dtype)
+        sums = bucket_size, sum_dtype, early_updates
+        settings = begin_together(group, net, example_inputs, settings, *sums)
         with compiling_soon(self.device, kernels):
             self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer, self.construction_peak_nbytes = self._steps.optimizer, self.peak_nbytes()

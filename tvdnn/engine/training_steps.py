@@ -142,7 +142,13 @@ class TrainingSteps:
         changed = self._core.module.state_before(network.changes)
         if runner.schedule.file_nbytes:  # a copy may fail when forward has moved statistics
             changed = [*changed, *copied(self._core.module.buffers.values())]
-        with restored_after_failure([*snapshot, *changed]), self._core.on_device():
+        ranks, on_cpu = self._settings.ranks, self._core.device.type != "cuda"
+        early = ranks is not None and ranks.early and not on_cpu  # where all is restored
+        with (
+            self.count.losing(early=early),
+            restored_after_failure([*snapshot, *changed]),
+            self._core.on_device(),
+        ):
             with self._sums.summing(network, mode, updated):
                 yield
             self.count.faults.follow()

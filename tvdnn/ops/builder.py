@@ -23,6 +23,7 @@ class Ranks:
     size: int
     bucket_nbytes: int = BUCKET_NBYTES
     dtype: str = "float32"  # of the sums
+    early: bool = False  # whether a bucket's parameters are updated before the last sum has arrived
 
 
 @dataclass(slots=True, kw_only=True)
