@@ -123,7 +123,7 @@ def test_an_infeasible_row_has_its_floor_and_nothing_else() -> None:
     row = infeasible_row(CASE, FLOOR, baseline_nbytes=7, simulated=False, reason="too small")
     values = row.to_json()
     unknown = {key for key in values if values[key] is None}
-    assert unknown == STEP_KEYS | {"losses", "equal", "feedback", "first_step_s"}
+    assert unknown == STEP_KEYS | {"losses", "equal", "feedback", "first_step_s", "peaks_bytes"}
     assert (values["infeasible"], values["floor_bytes"], values["baseline_bytes"]) == (
         True,
         2 * MIB,
@@ -135,7 +135,7 @@ def test_an_infeasible_row_has_its_floor_and_nothing_else() -> None:
 def test_json_has_every_key_and_survives_a_round_trip(kept: Schedule) -> None:
     values = measured(kept, "keep", (0.5,), step_s=0.01).to_json()
     others = {"floor_step", "losses", "equal", "lossy", "feedback", "tuned", "reason"}
-    others.add("first_step_s")
+    others |= {"first_step_s", "world", "peaks_bytes"}
     assert set(values) == KEYS | others
     assert json.loads(json.dumps(values)) == {**values, "losses": [0.5]}
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -22,6 +22,7 @@ from ..experiment.request import (
     random_labelled,
 )
 from ..experiment.simulate_request import Outcome, simulated
+from ..experiment.together import ONE, Together, is_launched, together
 from ..planner.ir.costs import Roofline
 from ..planner.ir.hardware import load
 from ..planner.make import Problem
@@ -71,6 +72,7 @@ class Way:
     feedback: bool
     json_file: str | None
     bounded: bool = True
+    together: Together = ONE
 
 
 def bench(
@@ -102,6 +104,8 @@ def bench(
 ) -> None:
     """Train under each policy and budget, and compare time, memory and copies.
 
+    Processes that torchrun starts train together, each on a batch; the first prints.
+
     Without NET the main job runs: VGG-16(256) in bf16 inside 6 GiB by vDNN's policies and inside
     2.5 GiB by auto. Where there is no GPU, LeNet-5 is trained on the CPU instead, and VGG-16
     simulated on the H200's profile.
@@ -111,7 +115,10 @@ def bench(
     if net is None:
         if allow is not None:
             raise InputError(f"--allow {allow} is for a network: name one, as in tvdnn bench unet")
-        rows = _main_job(console, way)
+        if is_launched() and not torch.cuda.is_available():
+            raise InputError("the main job of many processes needs GPUs: name a network")
+        with together() as all_processes:
+            rows = _main_job(console, replace(way, together=all_processes))
     else:
         default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
         given = dtype or default, chunk_size, host_budget, None, allow
@@ -120,7 +127,8 @@ def bench(
         named = parse_policies(policies, request.allowed)
         cases = [(p, b) for b in parse_budgets(budget or "none") for p in named]
         way = replace(way, bounded=budget is None)
-        rows = _bench(console, request, cases, way)
+        with together() as all_processes:
+            rows = _bench(console, request, cases, replace(way, together=all_processes))
     _explain(console, rows)
     _show(rows, json_file)
     raise typer.Exit(FAILED if all(row.infeasible for row in rows) else DONE)
@@ -173,13 +181,12 @@ def _measure(console: Console, request: Request, cases: Cases, way: Way) -> Iter
     request = as_tuned(request, planned_on(device.device))
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
-    batch = random_labelled(request, graph, device.device)
+    batch = random_labelled(request, graph, device.device, seed=way.together.rank)
     batches = [batch] * (way.steps + 1)
     for policy, budget in cases:
+        how: dict[str, Any] = {"feedback": way.feedback, "together": way.together}
         with stages(console, policy) as report:
-            outcome = measured(
-                request, device, policy, budget, batches, report, feedback=way.feedback
-            ).outcome
+            outcome = measured(request, device, policy, budget, batches, report, **how).outcome
         yield outcome
     device.slab.close()
 

@@ -1,6 +1,7 @@
 """Output: results to standard output or a JSON file, progress and messages to standard error."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from ..experiment.progress import StageReport
+from ..experiment.together import is_first, is_launched
 
 DONE, FAILED, USAGE = 0, 1, 2
 PLAIN_WIDTH = 200  # characters of a line where there is no terminal
@@ -18,19 +20,24 @@ STDOUT = "-"
 
 
 def messages() -> Console:
-    """A console on standard error for messages and progress."""
-    return Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
+    """A console on standard error for messages and progress; silent in all processes but one."""
+    quiet = not is_first()
+    return Console(stderr=True, emoji=False, highlight=False, soft_wrap=True, quiet=quiet)
 
 
 def fail(error: object, code: int = FAILED) -> int:
     """Print an error in one line. Returns the exit code."""
-    messages().print(f"error: {str(error).splitlines()[0]}", style="red", markup=False)
+    process = f"process {os.environ['RANK']}: " if is_launched() else ""
+    console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
+    console.print(f"error: {process}{str(error).splitlines()[0]}", style="red", markup=False)
     return code
 
 
 def show(*renderables: RenderableType, json_file: str | None) -> None:
     """Print results. They go to standard error where standard output holds JSON."""
-    console = Console(stderr=json_file == STDOUT, emoji=False, highlight=False)
+    console = Console(
+        stderr=json_file == STDOUT, emoji=False, highlight=False, quiet=not is_first()
+    )
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     for renderable in renderables:
@@ -39,7 +46,7 @@ def show(*renderables: RenderableType, json_file: str | None) -> None:
 
 def write_json(data: Any, json_file: str | None) -> None:
     """Write `data` to a file, or to standard output for "-". Does nothing for None."""
-    if json_file is None:
+    if json_file is None or not is_first():
         return
     text = json.dumps(data, indent=1) + "\n"
     if json_file == STDOUT:

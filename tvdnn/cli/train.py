@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..experiment import data
 from ..experiment.data import Dataset
 from ..experiment.request import Request, make_request, parse_policies
+from ..experiment.together import Together, together
 from ..optim import SGD
 from ..planner.rounding import parse_allowed
 from ..units import format_bytes, parse_limit
@@ -33,6 +34,12 @@ class Run:
     epochs: int
     seed: int
     checkpoint: Path | None
+    together: Together
+
+    @property
+    def batch(self) -> int:
+        """The images of a step in all processes."""
+        return self.request.batch * self.together.size
 
 
 def train(
@@ -63,35 +70,44 @@ def train(
 ) -> None:
     """Train NET by planned steps; print loss and test accuracy after each epoch.
 
+    Processes that torchrun starts train together, each on a batch of its own; the first prints, and
+    saves the checkpoint.
+
     The budget covers the training steps; accuracy is computed after them by the plain network on a
     few images at a time.
     """
-    console = messages()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    default = "bf16" if device.type == "cuda" else "fp32"
+    default = "bf16" if torch.cuda.is_available() else "fp32"
     request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
     _check_policy(policy, allow)
     limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
-    dataset = _dataset(source, request, seed)
+    options: dict[str, Any] = {"policy": policy, "allow": allow, "budget": limit}
+    optimizer = SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    with together() as processes:
+        dataset = _dataset(source, request, seed, processes.size)
+        console = messages()
+        with stages(console, net) as report:
+            options |= {"progress": report, "process_group": processes.group}
+            trainer = _trainer(request, dataset, seed, optimizer=optimizer, **options)
+        run = Run(request, trainer, dataset, epochs, seed, checkpoint, processes)
+        _train(console, run, resume)
+
+
+def _trainer(request: Request, dataset: Dataset, seed: int, **options: Any) -> Trainer:
+    """A trainer of the request's network for the classes of the data."""
     torch.manual_seed(seed)
-    module = models.by_name(net, num_classes=dataset.num_classes).to(device)
-    with stages(console, net) as report:
-        trainer = Trainer(
-            module,
-            torch.empty(batch, *request.shape),
-            optimizer=SGD(lr=lr, momentum=momentum, weight_decay=weight_decay),
-            policy=policy,
-            allow=allow,
-            budget=limit,
-            host_budget=request.host_budget,
-            chunk_size=request.chunks if request.sized else None,
-            dtype=request.dtype,
-            seed=seed,
-            progress=report,
-        )
-    _train(console, Run(request, trainer, dataset, epochs, seed, checkpoint), resume)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    net = models.by_name(request.net, num_classes=dataset.num_classes).to(device)
+    return Trainer(
+        net,
+        torch.empty(request.batch, *request.shape),
+        host_budget=request.host_budget,
+        chunk_size=request.chunks if request.sized else None,
+        dtype=request.dtype,
+        seed=seed,
+        **options,
+    )
 
 
 def _train(console: Console, run: Run, resume: bool) -> None:
@@ -109,27 +125,29 @@ def _check_policy(policy: str | None, allow: str | None) -> None:
         parse_policies(policy, allowed)
 
 
-def _dataset(source: str, request: Request, seed: int) -> Dataset:
+def _dataset(source: str, request: Request, seed: int, processes: int) -> Dataset:
     dataset = data.load(source, shape=request.shape, seed=seed)
-    if len(dataset.train) < request.batch:
+    if len(dataset.train) < processes * request.batch:
+        each = f" for each of {processes} processes" if processes > 1 else ""
         raise InputError(
-            f"{source} has {len(dataset.train)} images to train on, fewer than a batch"
+            f"{source} has {len(dataset.train)} images to train on, fewer than a batch{each}"
         )
     return dataset
 
 
 def _fit(console: Console, run: Run, start: int) -> None:
     """Train the epochs from `start` on."""
-    left_over = len(run.dataset.train) % run.request.batch
+    left_over = len(run.dataset.train) % run.batch
     if left_over:
         console.print(f"each epoch leaves out {left_over} images, another few each time")
     for epoch in range(start, run.epochs):
         with stages(console, f"epoch {epoch + 1}/{run.epochs}") as report:
             loss = _epoch(run, epoch, lambda share: report("running", share))
-        share = _accuracy(run.trainer.net, run)
-        _save(run, epoch + 1)
-        peak = format_bytes(run.trainer.peak_nbytes())
-        print_epoch(epoch + 1, loss, share, peak)
+        peak = max(run.together.all_of(run.trainer.peak_nbytes()))
+        if run.together.rank == 0:
+            share = _accuracy(run.trainer.net, run)
+            _save(run, epoch + 1)
+            print_epoch(epoch + 1, loss, share, format_bytes(int(peak)))
 
 
 def print_epoch(epoch: int, loss: float, accuracy: float, peak: str) -> None:
@@ -141,11 +159,12 @@ def print_epoch(epoch: int, loss: float, accuracy: float, peak: str) -> None:
 
 def _epoch(run: Run, epoch: int, report: Callable[[float], None]) -> float:
     """The mean loss of one pass over the data, in the order of this epoch."""
-    batch = run.request.batch
-    count = len(run.dataset.train) // batch
+    count, split = len(run.dataset.train) // run.batch, run.request.batch
     total = torch.zeros((), device=run.trainer.device)
-    for number, (x, y) in enumerate(data.batches(run.dataset.train, batch, seed=run.seed + epoch)):
-        total += run.trainer.step(x, y)
+    whole = data.batches(run.dataset.train, run.batch, seed=run.seed + epoch)
+    for number, (x, y) in enumerate(whole):
+        own = slice(run.together.rank * split, (run.together.rank + 1) * split)
+        total += run.trainer.step(x[own], y[own])
         report((number + 1) / count)
     return float(total) / count
 

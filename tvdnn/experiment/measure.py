@@ -37,6 +37,7 @@ from .request import (
     software,
 )
 from .simulate_request import Outcome
+from .together import ONE, Together
 
 SEED = 0
 UNGUARANTEED = "torch (outside the memory guarantee)"
@@ -110,12 +111,13 @@ def measured(
     optimizer: SGD = OPTIMIZER,
     feedback: bool = False,
     choice: Choice | None = None,
+    together: Together = ONE,
 ) -> Measured:
     """Train a new network with the same weights on these batches, under one policy and budget.
 
     The first step is not timed. With `feedback` the plan follows the first steps. `choice` sets the
     prefetch distance and the kind of copies. The row is infeasible where no schedule fits the
-    limits or this machine.
+    limits or this machine. Processes that train `together` all call this, each with its batches.
     """
     problem = make_problem(request, Roofline(load(DEFAULT_HARDWARE), request.dtype), limit)
     budget = problem.budget_nbytes(policy)
@@ -139,18 +141,21 @@ def measured(
             slab=device.slab,
             feedback=feedback,
             progress=report,
+            process_group=together.group,
         )
     except REFUSALS as error:
         return Measured(refused_row(case, problem, error, simulated=False))
     try:
-        measurement = _run(trainer, batches, report)
+        measurement = _run(trainer, batches, report, together)
         row = _row(case, trainer, measurement, feedback=feedback)
         return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)
     finally:
         trainer.close()
 
 
-def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:
+def _run(
+    trainer: Trainer, batches: Batches, report: StageReport, together: Together
+) -> Measurement:
     losses: list[float] = []
     seconds: list[float] = []
     for number, (x, y) in enumerate(batches):
@@ -160,9 +165,12 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
         report("running", (number + 1) / len(batches))
         trainer.settle()  # no steps are timed while a plan is made
     cuda = trainer.device.type == "cuda"
+    peaks = tuple(map(int, together.all_of(trainer.peak_nbytes()))) if cuda else None
     return Measurement(
-        step_s=median(seconds[1:]),
-        peak_nbytes=trainer.peak_nbytes() if cuda else None,
+        step_s=max(together.all_of(median(seconds[1:]))),
+        peak_nbytes=max(peaks) if peaks else None,
+        peaks=peaks if together.size > 1 else None,
+        world=together.size,
         loss=losses[-1],
         timeline=trainer.timeline(x, y) if cuda else None,
         losses=tuple(losses[1:]),

@@ -175,11 +175,14 @@ def _traced(name: str, batch: int, shape: tuple[int, int, int]) -> Network:
         return trace(net, (torch.empty(batch, *shape),), ordered=True)
 
 
-def random_labelled(request: Request, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor]:
+def random_labelled(
+    request: Request, graph: Graph, device: torch.device, *, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Images and labels as the graph's loss takes them: a class an image, or a pixel."""
     logits = graph.ops["loss"].inputs[0]
     _, *sides, classes = graph.network.values[logits].shape
-    return random_batch(request.batch, request.shape, classes, device, sides=tuple(sides))
+    form = request.batch, request.shape, classes, device
+    return random_batch(*form, sides=tuple(sides), seed=seed)
 
 
 def make_case(

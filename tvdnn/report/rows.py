@@ -55,7 +55,8 @@ class Measurement:
 
     `losses` are those of all timed steps, where kept. `peak_nbytes` and `timeline` are None on a
     CPU, which measures neither. `first_step_s` are the seconds from the making of the engine to the
-    end of its first step, by part.
+    end of its first step, by part. Of `world` processes the step is the slowest's and the peak the
+    largest of `peaks`.
     """
 
     step_s: float
@@ -64,6 +65,8 @@ class Measurement:
     timeline: Timeline | None = None
     losses: tuple[float, ...] | None = None
     first_step_s: Mapping[str, float] | None = None
+    world: int = 1
+    peaks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,8 @@ class Row(_Subject):
     was made again from measured times; None where nothing ran. `reason` says why it is infeasible.
     `fragmentation` is the idle share of the arena at its fullest step. `coded_bytes` are those of
     the sections that rest in a code, as they are raw. `first_step_s` are the seconds that one waits
-    for the first step, by part.
+    for the first step, by part. `world` processes train together, each on `batch` images; images
+    and seconds are of all, and `peaks_bytes` are the peaks of each.
     """
 
     simulated: bool
@@ -87,7 +91,9 @@ class Row(_Subject):
     predicted_s: float | None = None
     bound_s: float | None = None
     images_per_s: float | None = None
+    world: int = 1
     peak_bytes: int | None = None
+    peaks_bytes: tuple[int, ...] | None = None
     planned_peak_bytes: int | None = None
     avg_bytes: float | None = None
     baseline_bytes: int
@@ -166,8 +172,10 @@ def measured_row(
         step_s=measurement.step_s,
         predicted_s=predicted_s,
         bound_s=bound_s,
-        images_per_s=case.batch / measurement.step_s,
+        images_per_s=measurement.world * case.batch / measurement.step_s,
+        world=measurement.world,
         peak_bytes=measurement.peak_nbytes,
+        peaks_bytes=measurement.peaks,
         loss=measurement.loss,
         losses=measurement.losses,
         first_step_s=measurement.first_step_s,
@@ -224,7 +232,8 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
 
 
 def _peers(row: Row) -> tuple[object, ...]:
-    return row.net, row.batch, row.image_size, row.dtype, row.hardware, row.simulated
+    subject = row.net, row.batch, row.image_size, row.dtype
+    return *subject, row.hardware, row.simulated, row.world
 
 
 def _seconds(row: Row) -> float | None:

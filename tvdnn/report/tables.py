@@ -66,7 +66,8 @@ def subject(row: Row) -> str:
     """The title line of a table of rows like this one."""
     way = "simulated on" if row.simulated else "measured on"
     size = f"{row.image_size}x{row.image_size}"
-    return f"{row.net}({row.batch}) {size} {row.dtype}, {way} {row.hardware}"
+    many = f", {row.world} processes" if row.world > 1 else ""
+    return f"{row.net}({row.batch}) {size} {row.dtype}, {way} {row.hardware}{many}"
 
 
 def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:

@@ -1,0 +1,63 @@
+"""Commands in processes that torchrun starts: the first prints what all have done."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.offline.compiler import ROOT
+from tests.cli.test_train import dataset
+
+PROCESSES = 2
+
+
+def launched(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The end of a command in two processes on the CPU."""
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), "-m", "tvdnn"]
+    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [sys.executable, *words, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | alone,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_bench_has_a_row_of_all_processes() -> None:
+    options = ("--batch", "4", "--steps", "3", "--policy", "keep,vdnn-all", "--json", "-")
+    done = launched("bench", "lenet5", *options)
+    assert done.returncode == 0, done.stderr
+    kept, moved = json.loads(done.stdout)
+    for row in (kept, moved):
+        assert row["world"] == PROCESSES
+        assert abs(row["images_per_s"] * row["step_s"] - 4 * PROCESSES) < 1e-9
+    assert moved["equal"] is True
+    assert done.stderr.count("keep: running") == 1
+
+
+def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
+    data = dataset(tmp_path / "a.npz")
+    options = ("--data", data, "--lr", "0.02", "--dtype", "fp32", "--epochs", "2")
+    done = launched("train", "lenet5", *options, "--batch", "8", "--checkpoint", tmp_path / "a.pt")
+    assert done.returncode == 0, done.stderr
+    one = [sys.executable, "-m", "tvdnn", "train", "lenet5", *options, "--batch", "16"]
+    alone = subprocess.run(
+        [*map(str, one)], cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    together, expected = (
+        [float(loss) for loss in re.findall(r"loss (\S+),", text)]
+        for text in (done.stdout, alone.stdout)
+    )
+    assert len(together) == 2
+    assert all(abs(a - b) < 1e-3 for a, b in zip(together, expected, strict=True))
+    assert (tmp_path / "a.pt").exists()
+
+
+def test_an_error_names_its_process() -> None:
+    done = launched("bench", "lenet5", "--batch", "4", "--policy", "nothing")
+    assert done.returncode != 0
+    assert "error: process 1: " in done.stderr
