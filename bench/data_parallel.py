@@ -15,6 +15,7 @@ Rows are written as they come, by the first process.
 """
 
 import argparse
+import faulthandler
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ class Subject:
 
 def main() -> None:
     options = _options()
+    faulthandler.dump_traceback_later(options.limit_s, exit=True)  # where a process waits for ever
     distributed.init_process_group()
     device = device_of_rank()
     rows = list[dict[str, Any]]()
@@ -124,6 +126,7 @@ def main() -> None:
                 document = {"title": "Processes that train together", "rows": rows}
                 options.output.write_text(json.dumps(document, indent=1) + "\n")
     distributed.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _options() -> argparse.Namespace:
@@ -133,6 +136,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--bucket-sizes", nargs="+", default=["25MiB"])
     parser.add_argument("--stand-in", choices=hardware.INTERCONNECTS, help="for a link, on one GPU")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="of all rows")
     parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()

@@ -61,6 +61,10 @@ def test_early_updates_change_no_bit(ranks: list[Found]) -> None:
         assert early["names"].index("mean loss sum") < updates.index(True)
 
 
+def test_processes_share_the_host_budget_of_their_machine(ranks: list[Found]) -> None:
+    assert [found["host_budget"] for found in ranks] == [(4 << 20) // WORLD] * WORLD
+
+
 def test_statistics_are_those_of_all_processes(ranks: list[Found]) -> None:
     exact = ranks[0]["whole_batches"]["float64 normalized"]
     torchs = error_of(ranks[0]["whole_batches"]["float32 normalized"]["state"], exact["state"])

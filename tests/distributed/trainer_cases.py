@@ -80,6 +80,12 @@ def case_early(rank: int) -> Any:
     return {"names": names, **steps(trainer, part_of(rank, (4,) * 4, 3))}
 
 
+def case_host_budget(rank: int) -> Any:
+    """The budget of a machine, of which each process has its part."""
+    trainer = trainer_of(Net(), 4, host_budget="4MiB")
+    return trainer.schedule.host_budget_nbytes
+
+
 def case_synchronized(rank: int) -> Any:
     """Statistics over all processes, whose parts differ."""
     net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))

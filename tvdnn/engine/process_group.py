@@ -1,8 +1,10 @@
 """The processes that train one network together, each on its part of a batch."""
 
+import platform
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -17,6 +19,7 @@ from ..units import parse_bytes
 from .synchronized_group import check_synchronized
 
 Result = TypeVar("Result")
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 MOST: Final = 64  # of words whose squares are summed: exact in float32 for thousands of processes
 ALONE: Final = "none"  # in the place of a group
 DIFFERENT_STEPS: Final = (
@@ -182,6 +185,28 @@ def training_group(
     found = TrainingGroup(group, device)
     check_synchronized(net, found.ranks)
     return found
+
+
+def grouped(group: TrainingGroup | None, host_budget: int | str | None) -> dict[str, Any]:
+    """The fields of a request for a group. Its processes share the host budget of a machine.
+
+    A process of several keeps its first plan: by what it measures, it alone would capture sums anew
+    that others wait for.
+    """
+    if group is None:
+        return {"group": None}
+    machines = group.all_of(_machine())
+    nbytes = parse_bytes(host_budget)
+    share = None if nbytes is None else nbytes // machines.count(machines[group.rank])
+    kept = {"feedback": False} if group.size > 1 else {}
+    return {"group": group, "host_budget": share, **kept}
+
+
+def _machine() -> str:
+    """What tells this machine from others, whatever containers call it."""
+    with suppress(OSError):
+        return BOOT.read_text()
+    return platform.node()
 
 
 def begin_together(

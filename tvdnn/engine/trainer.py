@@ -47,7 +47,7 @@ from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Spec
 from .peak_memory import PeakMemory
-from .process_group import ALONE, begin_together, training_group
+from .process_group import ALONE, begin_together, grouped, training_group
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .training_batches import TrainingBatches
@@ -71,7 +71,8 @@ class Trainer:
       the maps that backward reads. No other policy does, but auto where `allow` says so.
     - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
       number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
-    - `host_budget`: the most pinned host bytes, as a number or as text.
+    - `host_budget`: the most pinned host bytes, as a number or as text. Processes that train
+      together share those of a machine evenly.
     - `file`: a folder on a local disk, in which an unnamed file takes what the host budget cannot
       hold, up to `file_budget` bytes. Parameters are updated behind all copies of the file. Where
       one fails the step raises FileError, and has changed no parameter. On a GPU `step` returns
@@ -91,7 +92,7 @@ class Trainer:
     - `feedback`: whether the plan follows the first steps on a GPU. Steps that miss their
       prediction by more than 5% are measured, the costs are corrected, and the plan is made again
       in another process. A later step takes it over if it is predicted to be faster. What is
-      computed stays the same, bit for bit.
+      computed stays the same, bit for bit. Several processes that train together keep their plan.
 
     - `process_group`: the processes of torch.distributed that train together, each on its samples:
       losses and gradients are the means of all. Gradients are summed beside backward, in buckets
@@ -153,7 +154,7 @@ class Trainer:
         fields |= {"sized": is_sized(chunk_size, sections), "clock": clock, "kernels": kernels}
         device = next(net.parameters(), torch.empty(0)).device
         group = training_group(process_group, net, device, file=file, allow=allow)
-        fields |= {"feedback": feedback, "first_step": first_step, "group": group}
+        fields |= {"feedback": feedback, "first_step": first_step, **grouped(group, host_budget)}
         fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "shares_plan": True}
         losses = losses_of(loss, loss_weights, device)
         self._core = Core(net, EngineRequest(**fields), losses.tensors)

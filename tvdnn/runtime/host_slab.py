@@ -11,6 +11,7 @@ import torch
 
 from ..errors import DeviceError, HostMemoryError
 from ..units import KIB, format_bytes
+from .numa import node_of_gpu, prefer_node
 
 PAGE = 4096
 
@@ -27,8 +28,9 @@ class Slab:
 
     The slab is a plain mapping that is registered with CUDA. Torch's pinned allocator would round
     up to a power of two. The mapping asks for huge pages, which lock faster; copies run as fast on
-    small pages (H200). Child processes do not see the mapping: copy on write would move pages that
-    the GPU knows. Without a GPU the memory is not page-locked.
+    small pages (H200). Pages lie on the GPU's NUMA node where that has room. Child processes do not
+    see the mapping: copy on write would move pages that the GPU knows. Without a GPU the memory is
+    not page-locked.
     """
 
     def __init__(self, *, pinned: bool) -> None:
@@ -62,6 +64,9 @@ class Slab:
         if self._pinned:
             mapping.madvise(mmap.MADV_DONTFORK)
         memory = torch.frombuffer(mapping, dtype=torch.uint8)
+        node = node_of_gpu() if self._pinned else None
+        if node is not None:
+            prefer_node(memory, node)
         memory.zero_()
         if self._pinned:
             register = torch.cuda.cudart().cudaHostRegister
