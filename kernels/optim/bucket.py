@@ -64,8 +64,9 @@ def pack(
 
 @triton.jit(do_not_specialize=["processes"])
 def _check_status_kernel(
-    status_ptr, own_ptr, flag_ptr, step_ptr, record_ptr, processes, WORDS: tl.constexpr
+    status_ptr, own_ptr, flag_ptr, scale_ptr, step_ptr, record_ptr, processes, WORDS: tl.constexpr
 ):  # fmt: skip
+    tl.store(scale_ptr, tl.load(scale_ptr) * (tl.load(own_ptr) / tl.load(status_ptr)))
     fault = 0
     for i in tl.static_range(1, WORDS - 1):
         if tl.load(status_ptr + i) != tl.load(own_ptr + i) * processes:
@@ -81,18 +82,19 @@ def _check_status_kernel(
 
 @costing(updates(2))
 def check_status(
-    status: Tensor, own: Tensor, flag: Tensor, step: Tensor, record: Tensor, *, processes: int
-) -> None:
-    """Note a fault of a step where another process has one, or does another step.
+    status: Tensor, own: Tensor, flag: Tensor, scale: Tensor, step: Tensor, record: Tensor, *,
+    processes: int,
+) -> None:  # fmt: skip
+    """Scale a step's gradients, and note a fault of other processes, or a step that differs.
 
     `status` float32 [6] is the sum over so many processes of what each has `own` [5], and behind
-    that of its `flag`. All but the first word must be the same in each. At a fault the float32
+    that of its `flag`. The first words are samples: float32 `scale` [1] is multiplied by the share
+    that this process has. All other words must be the same in each. At a fault the float32
     `flag` [1] becomes 1, and the int64 `record` [2] tells which and at which `step` int64 [1],
     unless it tells of a fault already. `labels.fault_of` reads it.
     """
-    _check_status_kernel[(1,)](
-        status, own, flag, step, record, processes, WORDS=status.numel(), num_warps=1
-    )
+    operands = status, own, flag, scale, step, record
+    _check_status_kernel[(1,)](*operands, processes, WORDS=status.numel(), num_warps=1)
 
 
 def pack_reference(
@@ -109,9 +111,11 @@ def pack_reference(
 
 
 def check_status_reference(
-    status: Tensor, own: Tensor, flag: Tensor, step: Tensor, record: Tensor, *, processes: int
-) -> None:
+    status: Tensor, own: Tensor, flag: Tensor, scale: Tensor, step: Tensor, record: Tensor, *,
+    processes: int,
+) -> None:  # fmt: skip
     """Computes `check_status` in torch."""
+    scale.mul_(own[0] / status[0])
     differs = (status[1:-1] != own[1:] * processes).any()
     code = torch.where(differs, OTHER_STEPS.value, 0)
     code = torch.where(status[-1] != 0.0, OTHERS.value, code)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 
 import pytest
 import torch
@@ -92,19 +93,29 @@ def test_a_measured_step_corrects_the_link_between_processes() -> None:
 
 def test_buckets_have_gradients_in_the_order_of_backward() -> None:
     graph = graph_of()
-    buckets = [
-        each for each in graph.passes if each.name.startswith("bucket") and each.role == "pack"
+    packed = {
+        each.writes[0].buffer: [use.buffer for use in each.reads]
+        for each in graph.passes
+        if each.name.startswith("bucket") and each.role == "pack"
+    }
+    sums = [
+        each.writes[0].buffer
+        for each in graph.passes
+        if each.name.startswith("bucket") and each.ranks
     ]
-    reads = [use.buffer for pass_ in buckets for use in pass_.reads]
-    made = {use.buffer: n for n, pass_ in enumerate(graph.passes) for use in pass_.writes}
+    reads = [packed.get(name, [name]) for name in sums]  # a large gradient is its own bucket
+    made = {
+        use.buffer: n
+        for n, each in enumerate(graph.passes)
+        for use in each.writes
+        if not each.ranks
+    }
     trained = [param for param in graph.network.params.values() if param.requires_grad]
-    assert len(reads) == len(set(reads)) == len(trained)
-    last = [max(made[use.buffer] for use in pass_.reads) for pass_ in buckets]
+    assert len({*chain(*reads)}) == sum(map(len, reads)) == len(trained)
+    last = [max(made[name] for name in names) for names in reads]
     assert last == sorted(last)
-    sizes = [graph.buffers[pass_.writes[0].buffer].nbytes for pass_ in buckets]
-    alone = [pass_ for pass_ in buckets if pass_.writes == pass_.reads[:1]]
-    assert len(alone) > 5
-    assert all(size >= BUCKET_NBYTES for size in sizes[:-1])
+    assert len(sums) - len(packed) > 5
+    assert all(graph.buffers[name].nbytes >= BUCKET_NBYTES for name in sums[:-1])
 
 
 def changed(schedule: Schedule, number: int, step: Step) -> Schedule:
@@ -167,4 +178,4 @@ def test_launches_beside_sums_take_longer_also_once_measured() -> None:
         sum(span.end_s - span.start_s for span in each.spans if span.lane is Lane.COMPUTE)
         for each in (measured, simulate(schedule, costs_of("NVLink")))
     )
-    assert beside > 1.02 * alone
+    assert beside > 1.01 * alone

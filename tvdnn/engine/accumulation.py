@@ -51,8 +51,9 @@ class GradientSums:
             each.zero_()
         yield
         group = self._core.requested.group
-        if group is not None and sums:
-            group.mean(sums.values(), self._core.control)
+        if group is not None:
+            for each in sums.values():
+                group.sum(each)
         self._core.computed.hand_on(network, tensors, sums, updated.computed)
         names = [name for name in updated.names if name in sums]
         self._update(names, [sums[name] for name in names])

@@ -119,8 +119,9 @@ class TrainingGroup:
     def begin(self, control: Control, kernels: Any, samples: int, parts: int, step: int) -> None:
         """Begin a step of so many samples, in so many parts: the first sum of all processes.
 
-        It counts their samples, and tells all of a fault in one. Raises EngineError on a CPU where
-        processes do other steps, or as many in other parts; on a GPU a later step tells.
+        It counts their samples, by which gradients are scaled, and tells all of a fault in one.
+        Raises EngineError on a CPU where processes do other steps, or as many in other parts; on a
+        GPU a later step tells.
         """
         assert control.own is not None
         assert control.status is not None
@@ -130,8 +131,9 @@ class TrainingGroup:
         control.own.copy_(own, non_blocking=True)
         kernels.pack((control.own, control.flag), control.status, alignment=1)
         self.sum(control.status)
-        words = control.status, control.own, control.flag, control.faults.step
-        kernels.check_status(*words, control.faults.record, processes=self.size)
+        words = control.status, control.own, control.flag, control.scale
+        faults = control.faults.step, control.faults.record
+        kernels.check_status(*words, *faults, processes=self.size)
         if not control.flag.is_cuda and control.faults.record[0].item() == OTHER_STEPS.value:
             raise EngineError(DIFFERENT_STEPS.format(step=step))
 

@@ -37,6 +37,7 @@ from .synchronized_norm import (
     run_own_slot,
     run_own_statistics,
     run_pack_sums,
+    run_scale_sums,
     sums_of_all,
 )
 from .traced_op import Shape, TracedOp
@@ -303,6 +304,7 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "sum": run_sum,
     "merge_slots": run_merge_slots,
     "pack_sums": run_pack_sums,
+    "scale_sums": run_scale_sums,
     "recall": _run_recall,
     "forward": _run_forward,
     "grad_sums": _run_grad_sums,

@@ -1,8 +1,9 @@
 """Sums of gradients over processes that train together, in buckets of many parameters.
 
-Each process has a part of the batch, and its loss is the mean of its samples. A bucket holds the
-gradients of parameters one behind the other, each times this process's share of all samples. Its
-sum over the processes is the gradient of the mean over the whole batch. A bucket is summed once its
+Each process has a part of the batch, and its loss is the mean of its samples. Backward begins with
+that loss times the process's share of all samples (`check_status`), so that the sum of gradients
+over the processes is the gradient of the mean over the whole batch. A bucket holds the gradients of
+parameters one behind the other; a large one is its own bucket. A bucket is summed once its
 gradients are whole, beside the backward passes of other layers (Li et al., "PyTorch Distributed",
 VLDB 2020). Which parameters a bucket has, and the order of the sums, depend on the network alone,
 so that processes with batches of other sizes agree.
@@ -112,7 +113,8 @@ def _sum(b: Builder, params: tuple[str, ...]) -> None:
     is_own = len(params) == 1 and b.ranks.dtype == "float32"
     bucket = whole(grads[0] if is_own else _add_bucket(b, op, op.name, b.ranks.dtype))
     b.bucket_buffers[op.name] = bucket.buffer
-    b.add_pass(op, "pack", tuple(map(whole, grads)), (bucket,), effects=True)
+    if not is_own:
+        b.add_pass(op, "pack", tuple(map(whole, grads)), (bucket,), effects=True)
     b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
 
 
@@ -122,7 +124,7 @@ def _add_bucket(b: Builder, op: Op, name: str, dtype: str) -> str:
 
 
 def _run_pack(a: Launch) -> None:
-    a.kernels.pack(tuple(map(flat, a.reads)), flat(a.writes[0]), **a.control.share)
+    a.kernels.pack(tuple(map(flat, a.reads)), flat(a.writes[0]))
 
 
 def _run_pack_loss(a: Launch) -> None:

@@ -2,13 +2,8 @@
 
 Moments of each process lie in a slot of their own, and one sum over the processes fills all slots
 (`kernels/norm/moments_of_ranks.py`). Backward, the gradient of an input takes the means over all
-rows of two sums over channels. It takes them over its own rows, of sums that are scaled to these:
-what a process has of all rows, times the sum over processes.
-
-A trainer's gradients are those of the mean over all samples. Each process scales its sums by its
-share of the samples, which is its share of the rows, before they are summed. Under
-DistributedDataParallel, which averages later, each gradient is that of a process's own loss, and
-the sum is scaled.
+rows of two sums over channels. The pass takes means over its own rows, of the sums over processes
+times the share that it has of all rows.
 """
 
 from math import prod
@@ -16,6 +11,7 @@ from math import prod
 from ..graph import Kind, Op, Use
 from .builder import Builder, whole
 from .operator import Launch
+from .process_sums import flat
 from .statistics import moments_of, slices_for, statistics_of
 
 
@@ -43,16 +39,14 @@ def sums_of_all(b: Builder, op: Op, sums: tuple[Use, ...]) -> tuple[Use, ...]:
     """The gradients of weight and bias as the gradient of the input takes them."""
     if not is_synchronized(b, op):
         return sums
-    shape, share = (2, b.shape(op.inputs[0])[-1]), whole(_share_of(op))
-    total = whole(b.add_whole(f"grad sums of all {op.name}", Kind.PARTIAL, shape))
-    weighted = {"weighted": bool(b.gradient_sink)}
-    b.add_pass(op, "pack_sums", (*sums, share), (total,), attrs=weighted, effects=True)
+    shape = 2, b.shape(op.inputs[0])[-1]
+    total, scaled = (
+        whole(b.add_whole(f"{name} of all {op.name}", Kind.PARTIAL, shape))
+        for name in ("grad sums", "scaled grad sums")
+    )
+    b.add_pass(op, "pack_sums", sums, (total,), effects=True)
     b.add_pass(op, "sum", (total,), (total,), effects=True, ranks=b.world)
-    if b.gradient_sink:
-        return (total,)
-    scaled = whole(b.add_whole(f"scaled {total.buffer}", Kind.PARTIAL, shape))
-    weighted = {"weighted": True}
-    b.add_pass(op, "pack_sums", (total, share), (scaled,), attrs=weighted, effects=True)
+    b.add_pass(op, "scale_sums", (total, whole(_share_of(op))), (scaled,), effects=True)
     return (scaled,)
 
 
@@ -78,10 +72,13 @@ def run_merge_slots(a: Launch) -> None:
 
 
 def run_pack_sums(a: Launch) -> None:
-    *sums, share = a.reads
-    words = {"weight": share[:1], "total": share[1:]} if a.attrs["weighted"] else {}
-    flat = [each.view(-1) for each in sums]
-    a.kernels.pack(flat, a.writes[0].view(-1), **words, alignment=1)
+    a.kernels.pack(a.reads, flat(a.writes[0]), alignment=1)
+
+
+def run_scale_sums(a: Launch) -> None:
+    total, share = a.reads
+    words = {"weight": share[:1], "total": share[1:]}
+    a.kernels.pack((flat(total),), flat(a.writes[0]), **words, alignment=1)
 
 
 def _rank(a: Launch) -> int:

@@ -29,9 +29,9 @@ def _check_status(o: Operands, size: Shape, fault: float = 0.0, other: float = 0
     status = o.full(12.0, 6)
     status[1] += other
     status[5] = fault
-    flag = o.updated(o.full(0.0, 1))
+    flag, scale = o.updated(o.full(0.0, 1)), o.updated(o.full(0.5, 1))
     words = o.updated(o.full(0, 3, dtype=torch.int64))
-    return launching(check_status, status, own, flag, words[:1], words[1:], processes=4)
+    return launching(check_status, status, own, flag, scale, words[:1], words[1:], processes=4)
 
 
 IN_BF16 = {"bf16": {"dtype": BF16}, "of bf16": {"source": BF16, "weighted": False}}
