@@ -9,9 +9,9 @@
 NAME:BATCH is a network of tvdnn.models and the samples of each process. `alone` is a Trainer
 without a group, `trainer` one with it, for each of `--bucket-sizes`; `virtualize` is
 DistributedDataParallel around what virtualize returns, `eager` and `compile` are torch's. Seconds
-are those of the slowest process. With `--stand-in` one process trains as the first of `--world`
-on the same samples: a kernel takes the place of each sum for as long as the link would be busy.
-Rows are written as they come, by the first process.
+are those of the slowest process. With `--stand-in` one process trains as the first of `--world` on
+the same samples: a kernel takes the place of each sum for as long as the link would be busy. Rows
+are written as they come, by the first process. Those that FILE has stay.
 """
 
 import argparse
@@ -112,7 +112,8 @@ def main() -> None:
     faulthandler.dump_traceback_later(options.limit_s, exit=True)  # where a process waits for ever
     distributed.init_process_group()
     device = device_of_rank()
-    rows = list[dict[str, Any]]()
+    known = json.loads(options.output.read_text()) if options.output.exists() else {"rows": []}
+    rows: list[dict[str, Any]] = known["rows"]
     about = environment() if device.type == "cuda" else software()
     link = options.stand_in and hardware.INTERCONNECTS[options.stand_in]
     stand_in = StandIn(options.world, link) if link else None
@@ -120,10 +121,10 @@ def main() -> None:
         name, batch = case.split(":")
         subject = Subject(name, int(batch), options.dtype, device, stand_in)
         for row in rows_of(subject, options.ways, options.bucket_sizes):
-            rows.append({**row, "stand_in": options.stand_in, "environment": about})
+            rows.append({**row, "stand_in": options.stand_in, "commit": about["commit"]})
             if distributed.get_rank() == 0:
                 print(json.dumps(rows[-1]), flush=True)
-                document = {"title": "Processes that train together", "rows": rows}
+                document = {"title": TABLE.title, "environment": about, "rows": rows}
                 options.output.write_text(json.dumps(document, indent=1) + "\n")
     distributed.destroy_process_group()
     faulthandler.cancel_dump_traceback_later()
@@ -139,7 +140,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=600.0, help="of all rows")
     parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.stand_in and not {ALONE, TRAINER}.issuperset(options.ways):
+        parser.error(f"a stand-in sums for --ways {ALONE} and {TRAINER}")
+    return options
 
 
 def device_of_rank() -> torch.device:

@@ -22,7 +22,10 @@ AT_ONCE: Final = 8192  # elements of a block
 
 
 class StandIn(TrainingGroup):
-    """The first of `size` processes that train on the same samples over a simulated link."""
+    """The first of `size` processes that train on the same samples over a simulated link.
+
+    Networks with SyncBatchNorm are not for it: the other processes' slots stay empty.
+    """
 
     def __init__(self, size: int, link: Link) -> None:
         self.rank, self.size, self.link = 0, size, link

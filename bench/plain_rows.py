@@ -33,7 +33,9 @@ def markdown(folder: Path, shown: PlainTable) -> str:
     """The table under its title, with machine and commit."""
     document = json.loads((folder / shown.file).read_text())
     environment = document["environment"]
-    commits = dict.fromkeys(row.get("commit", environment["commit"]) for row in document["rows"])
+    commits = dict.fromkeys(
+        row.get("commit") or environment.get("commit") for row in document["rows"]
+    )
     body = [[text(row) for _, text in shown.columns] for row in shown.rows(document["rows"])]
     return "\n\n".join(
         (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import SyncBatchNorm, functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import handle_torch_function, has_torch_function
@@ -91,7 +91,17 @@ def counted_batch_norm(
         num_batches_tracked += 1
         if momentum is None and not x.is_meta:
             momentum = 1.0 / float(num_batches_tracked)
+    if synchronized and x.is_meta and x.numel() == x.shape[1] and _are_several():
+        return torch.empty_like(x)  # torch refuses one value a channel of one process alone
     return functional.batch_norm(x, *state, *affine, training, momentum or 0.0, eps)
+
+
+def _are_several() -> bool:
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and (distributed.get_world_size() > 1)
+    )
 
 
 def batch_norm_arguments(layer: _BatchNorm) -> tuple[Any, ...]:

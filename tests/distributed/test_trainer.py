@@ -56,9 +56,12 @@ def test_early_updates_change_no_bit(ranks: list[Found]) -> None:
         early, usual = found["early"], found["sums"]["keep"][1]
         assert torch.equal(early["losses"], usual["losses"])
         assert all(torch.equal(each, usual["state"][n]) for n, each in early["state"].items())
-        updates = [name.endswith("update") for name in early["names"]]
-        assert sum(updates) > 2
-        assert early["names"].index("mean loss sum") < updates.index(True)
+        updates = [n for n, name in enumerate(early["names"]) if name.endswith("update")]
+        assert len(updates) > 2
+        assert early["names"].index("mean loss sum") < updates[0]
+        assert updates[-1] < early["names"].index("mean loss unpack_loss")
+        usually = found["early"]["usual names"]
+        assert usually.index("mean loss unpack_loss") < usually.index(early["names"][updates[0]])
 
 
 def test_processes_share_the_host_budget_of_their_machine(ranks: list[Found]) -> None:
@@ -76,6 +79,13 @@ def test_statistics_are_those_of_all_processes(ranks: list[Found]) -> None:
         assert mine["state"]["norm.num_batches_tracked"].item() == len(mine["losses"])
         for name, value in mine["state"].items():
             assert torch.equal(value, ranks[0]["synchronized"]["state"][name]), name
+
+
+def test_statistics_of_parts_are_those_of_all_processes(ranks: list[Found]) -> None:
+    for found in ranks:
+        mine = found["synchronized_parts"]
+        torchs = error_of(mine["whole float32"], mine["whole float64"])
+        assert error_of(mine["state"], mine["whole float64"]) <= RATIO * max(LEAST_ERROR, torchs)
 
 
 def test_statistics_of_all_need_a_group(ranks: list[Found]) -> None:

@@ -75,9 +75,13 @@ def case_accumulated(rank: int) -> Any:
 
 def case_early(rank: int) -> Any:
     """Each bucket's parameters are updated behind its own sum."""
-    trainer = trainer_of(Net(), 4, bucket_size=3000, early_updates=True)
-    names = [each.name for each in trainer.graph.passes if each.ranks or each.updates]
-    return {"names": names, **steps(trainer, part_of(rank, (4,) * 4, 3))}
+    trainers = {
+        early: trainer_of(Net(), 4, bucket_size=3000, early_updates=early)
+        for early in (True, False)
+    }
+    early, usual = ([each.name for each in trainers[way].graph.passes] for way in (True, False))
+    trained = steps(trainers[True], part_of(rank, (4,) * 4, 3))
+    return {"names": early, "usual names": usual, **trained}
 
 
 def case_host_budget(rank: int) -> Any:
@@ -90,6 +94,45 @@ def case_synchronized(rank: int) -> Any:
     """Statistics over all processes, whose parts differ."""
     net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
     return steps(trainer_of(net, SIZES[rank]), part_of(rank, SIZES))
+
+
+class Residual(nn.Module):
+    """Normalizations of several kinds, and a sum with a ReLU behind one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(8, momentum=None)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(8, affine=False)
+        self.norm3 = nn.BatchNorm1d(8, track_running_stats=False)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.conv1(x)))
+        x = torch.relu(x + self.norm2(self.conv2(x)))
+        return self.fc(self.norm3(x.mean((2, 3))))
+
+
+def case_synchronized_parts(rank: int) -> Any:
+    """Two parts of each batch; part by part, statistics are those of all processes."""
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(Residual())
+    found = steps(trainer_of(net, 4), part_of(rank, (4,) * 4), accumulate=2)
+    return found | {f"whole {dtype}": _in_parts(dtype) for dtype in ("float32", "float64")}
+
+
+def _in_parts(dtype: str) -> dict[str, Tensor]:
+    """The state by torch in one process, each part with the samples of all."""
+    net = Residual().to(getattr(torch, dtype))
+    optimizer = TORCHS["SGD"](net.parameters())
+    for x, y in batches(STEPS, 16):
+        optimizer.zero_grad()
+        for part in (0, 1):
+            own = [4 * process + 2 * part + n for process in range(4) for n in (0, 1)]
+            (functional.cross_entropy(net(x[own].to(net.fc.weight.dtype)), y[own]) / 2).backward()
+        optimizer.step()
+    return net.state_dict()
 
 
 def case_synchronized_alone(rank: int) -> Any:

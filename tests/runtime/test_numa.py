@@ -30,7 +30,14 @@ def test_the_node_is_the_one_of_the_gpus_bus(
 def test_memory_stays_usable_whether_or_not_the_system_lets_choose() -> None:
     mapping = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
-    assert numa.prefer_node(memory, 0) in (True, False)
+    chosen = numa.prefer_node(memory, 0)
     assert not numa.prefer_node(memory, 1000)
     memory.fill_(7)
     assert int(memory.sum()) == 7 << 20
+    start = f"{memory.data_ptr():x} "
+    policies = [
+        line
+        for line in Path("/proc/self/numa_maps").read_text().splitlines()
+        if line.startswith(start)
+    ]
+    assert not chosen or "prefer" in policies[0]

@@ -115,7 +115,7 @@ def bench(
     if net is None:
         if allow is not None:
             raise InputError(f"--allow {allow} is for a network: name one, as in tvdnn bench unet")
-        if is_launched() and not torch.cuda.is_available():
+        if is_launched() and hardware is None and not torch.cuda.is_available():
             raise InputError("the main job of many processes needs GPUs: name a network")
         with together() as all_processes:
             rows = _main_job(console, replace(way, together=all_processes))

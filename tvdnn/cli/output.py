@@ -21,15 +21,19 @@ STDOUT = "-"
 
 def messages() -> Console:
     """A console on standard error for messages and progress; silent in all processes but one."""
-    quiet = not is_first()
+    return _messages(quiet=not is_first())
+
+
+def _messages(*, quiet: bool) -> Console:
     return Console(stderr=True, emoji=False, highlight=False, soft_wrap=True, quiet=quiet)
 
 
 def fail(error: object, code: int = FAILED) -> int:
     """Print an error in one line. Returns the exit code."""
     process = f"process {os.environ['RANK']}: " if is_launched() else ""
-    console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
-    console.print(f"error: {process}{str(error).splitlines()[0]}", style="red", markup=False)
+    _messages(quiet=False).print(
+        f"error: {process}{str(error).splitlines()[0]}", style="red", markup=False
+    )
     return code
 
 

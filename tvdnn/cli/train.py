@@ -112,7 +112,13 @@ def _trainer(request: Request, dataset: Dataset, seed: int, **options: Any) -> T
 
 def _train(console: Console, run: Run, resume: bool) -> None:
     try:
-        _fit(console, run, _start(console, run, resume))
+        start = _start(console, run, resume)
+        if set(run.together.all_of(start)) != {start}:
+            raise InputError(
+                f"processes go on after other epochs, this one after {start}: put the checkpoint"
+                " where all machines read it"
+            )
+        _fit(console, run, start)
         if run.trainer.rounding is not None:
             console.print(str(run.trainer.rounding), markup=False)
     finally:

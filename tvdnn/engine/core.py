@@ -130,9 +130,18 @@ class Core:
             self.new_plans.measured.watch(key, StepWatch(self.runners[key], None))
             self.measures_next = False
         with self.on_device():
-            self.memory.fit(self.runners[key].schedule, self._suspend, self.first_step)
+            self._fit(self.runners[key].schedule)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
+
+    def _fit(self, schedule: Schedule) -> None:
+        """Make room for a schedule; where processes share their first plan, in all or in none."""
+        fit = partial(self.memory.fit, schedule, self._suspend, self.first_step)
+        if self.requested.group is not None and self._plans_together:
+            self._plans_together = False
+            self.requested.group.unless_one_fails(fit)
+        else:
+            fit()
 
     def _forget_key(self, key: Hashable) -> None:
         """Forget the schedule for a key."""
@@ -157,7 +166,8 @@ class Core:
         """Note that a step for `key` was run to its end."""
         self.first_step.end(self.synchronize)
         found = self.runners[key], self.costs[key], self._pinned_budget
-        self.new_plans.counts.follow(key, *found)
+        if self.requested.group is None or self.requested.group.size == 1:
+            self.new_plans.counts.follow(key, *found)
         self.new_plans.rounding.follow(key)
 
     def judged(self, key: Hashable, verdict: Verdict, updates: UpdatesOf) -> None:
@@ -281,12 +291,13 @@ class Core:
     def _make(self, key: Hashable, resolved: Resolved, updates: UpdatesOf) -> Runner:
         self.first_step("tracing", 1.0)
         self._resolved[key] = resolved
-        self.costs[key], budget = self._step_costs.find(resolved)
-        plan, group = partial(self._plan, key, resolved, budget), self.requested.group
-        if group is not None and self._plans_together:
-            self._plans_together = False
+        find, group = partial(self._step_costs.find, resolved), self.requested.group
+        together = group if self._plans_together else None
+        self.costs[key], budget = find() if together is None else together.unless_one_fails(find)
+        plan = partial(self._plan, key, resolved, budget)
+        if together is not None:
             batch = resolved.graph.batch
-            self.costs[key], schedule = plan_together(group, self.costs[key], batch, plan)
+            self.costs[key], schedule = plan_together(together, self.costs[key], batch, plan)
         else:
             schedule = plan(self.costs[key])
         return self._runner_of(schedule, resolved, updates)

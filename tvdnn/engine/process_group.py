@@ -1,6 +1,7 @@
 """The processes that train one network together, each on its part of a batch."""
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -88,7 +89,7 @@ class TrainingGroup:
             error = raised
         for rank, text in enumerate(self.all_of(error and str(error))):
             if text is not None and error is None:
-                raise EngineError(f"process {rank} of the group has no plan: {text}")
+                raise EngineError(f"process {rank} of the group cannot begin: {text}")
         if error is not None:
             raise error
         result: Any = made
@@ -192,6 +193,7 @@ def training_group(
 def grouped(group: TrainingGroup | None, host_budget: int | str | None) -> dict[str, Any]:
     """The fields of a request for a group. Its processes share the host budget of a machine.
 
+    Each has as much as where most are on one, since all have one plan.
     A process of several keeps its first plan: by what it measures, it alone would capture sums anew
     that others wait for.
     """
@@ -199,7 +201,7 @@ def grouped(group: TrainingGroup | None, host_budget: int | str | None) -> dict[
         return {"group": None}
     machines = group.all_of(_machine())
     nbytes = parse_bytes(host_budget)
-    share = None if nbytes is None else nbytes // machines.count(machines[group.rank])
+    share = None if nbytes is None else nbytes // max(Counter(machines).values())
     kept = {"feedback": False} if group.size > 1 else {}
     return {"group": group, "host_budget": share, **kept}
 

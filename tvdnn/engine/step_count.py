@@ -14,8 +14,8 @@ from .process_group import DIFFERENT_STEPS
 
 DISTANCE: Final = 2  # steps after which processes that train together tell a fault, on a GPU
 LOST: Final = (
-    "with early_updates a step that fails has updated some parameters and not others: they are"
-    " lost; load a checkpoint (load_state_dict)"
+    "with early_updates the step that failed may have updated some parameters and not others: they"
+    " are lost; make a new trainer, and load a checkpoint"
 )
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 
@@ -49,10 +49,8 @@ class StepCount:
     def losing(self, *, early: bool) -> Iterator[None]:
         """A context in which a failure loses the parameters, where updates are `early`.
 
-        Raises EngineError then, and at each later step until another state is loaded.
+        Raises EngineError then.
         """
-        if self._lost:
-            raise EngineError(LOST)
         try:
             yield
         except BaseException as error:
@@ -61,9 +59,13 @@ class StepCount:
                 raise EngineError(f"{error}; {LOST}") from error
             raise
 
+    def check_kept(self) -> None:
+        """Raise EngineError where a failure has lost the parameters."""
+        if self._lost:
+            raise EngineError(LOST)
+
     def forget(self) -> None:
         """Forget faults and recent steps, as before another state is loaded."""
-        self._lost = False
         self.faults.clear()
         self._recent.clear()
 
@@ -73,6 +75,7 @@ class StepCount:
         With `wait` the steps on their way are waited for. Processes that train together count back
         where a step `begins`, all at the same one: they have run as many steps then.
         """
+        self.check_kept()
         if self._together and begins:
             fault = self.faults.found_before(self.steps + 1 - self._distance)
         else:

@@ -33,6 +33,7 @@ from .rounding_check import judge
 from .rounding_search import Verdict
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
 from .step_count import StepCount
+from .synchronized_group import check_alone, synchronizes
 from .training_batches import TrainingBatches
 
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
@@ -57,6 +58,9 @@ class TrainingSteps:
         self._net, self._core, self._batches, self._settings = net, core, batches, settings
         self.seed = seed
         self.target_dtype = settings.losses[0].target_dtype
+        # Whether a step that fails may have updated some parameters: on a CPU all are restored.
+        early = settings.ranks is not None and settings.ranks.early
+        self.loses = early and core.device.type == "cuda"
         self._updated: dict[Key, Updated] = {}
         self.state = core.look()
         self.optimizer = _make_optimizer(spec, list(core.module.trained().values()))
@@ -86,7 +90,8 @@ class TrainingSteps:
             self._core.module.change_state(runner.schedule.graph.network.changes)
             self._batches.fill(runner, x, y)
             self._begin_together(len(x), 1)
-            return runner.timeline()
+            with self.count.losing(early=self.loses):
+                return runner.timeline()
 
     def _judged_runner(
         self, shape: tuple[int, ...], mode: Mode, x: torch.Tensor, y: torch.Tensor
@@ -142,13 +147,7 @@ class TrainingSteps:
         changed = self._core.module.state_before(network.changes)
         if runner.schedule.file_nbytes:  # a copy may fail when forward has moved statistics
             changed = [*changed, *copied(self._core.module.buffers.values())]
-        ranks, on_cpu = self._settings.ranks, self._core.device.type != "cuda"
-        early = ranks is not None and ranks.early and not on_cpu  # where all is restored
-        with (
-            self.count.losing(early=early),
-            restored_after_failure([*snapshot, *changed]),
-            self._core.on_device(),
-        ):
+        with restored_after_failure([*snapshot, *changed]), self._core.on_device():
             with self._sums.summing(network, mode, updated):
                 yield
             self.count.faults.follow()
@@ -177,7 +176,8 @@ class TrainingSteps:
         self._batches.fill(runner, x, y, first)
         if mode is Mode.TRAIN:
             self._begin_together(len(x), 1)
-        self._core.run(self.key(tuple(x.shape), mode))
+        with self.count.losing(early=self.loses and mode is Mode.TRAIN):
+            self._core.run(self.key(tuple(x.shape), mode))
         return _loss(runner)
 
     def _parts(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -222,6 +222,8 @@ class TrainingSteps:
 
     def _trace(self, shape: tuple[int, ...]) -> Network:
         network = trace(self._net, (torch.empty(shape, device="meta"),), ordered=True)
+        if self._core.requested.group is None and synchronizes(network):
+            check_alone(self._net)
         return check_trainable(network, self._settings.losses)
 
     def _trained_by(self, network: Network) -> list[torch.Tensor]:

@@ -25,11 +25,12 @@ from .build import autocast_dtype, resolve_dtype
 from .control import write_control
 from .core import Core, Updates
 from .engine_request import EngineRequest, Resolved
+from .process_group import TrainingGroup, grouped
 from .rounding_check import judge
 from .rounding_plans import RoundingReport
 from .rounding_search import Verdict
 from .state_changes import restored_after_failure
-from .synchronized_group import check_alone, synchronizes
+from .synchronized_group import check_alone, synchronized_group, synchronizes
 
 # Types of inputs with more digits than networks compute with.
 WIDER: Final = (torch.float64, torch.complex64, torch.complex128)
@@ -65,14 +66,27 @@ class VirtualSteps:
         self._parts = WeakKeyDictionary[Runner, tuple[BackwardPart, ...]]()
         self._forwards = 0
         self._held: HeldForward | None = None  # of a step that is measured
-        self._synchronizes = requested.group is None and synchronizes(net)
+        self._grouped: dict[str, Any] = {}  # fields of the processes over which layers normalize
+        self._planned_alone = False  # layers that may normalize over several
 
     def core_now(self) -> Core:
         """The core, made when first asked for."""
         if self.core is None:
+            group = None if self._grouped else synchronized_group(self._net)
+            if group is not None:
+                together = TrainingGroup(group, self._requested.device)
+                self._grouped = grouped(together, self._requested.host_budget)
             with torch.inference_mode(False):
-                self.core = Core(self._net, self._requested)
+                self.core = Core(self._net, replace(self._requested, **self._grouped))
         return self.core
+
+    def check_empty(self) -> None:
+        """Raise EngineError for no samples where other processes wait for this one's statistics."""
+        if self._net.training and self.core_now().requested.group is not None:
+            raise EngineError(
+                "a batch of no samples has no statistics, for which SyncBatchNorm of the other"
+                " processes waits; give each process one sample at least"
+            )
 
     def last_runner(self) -> Runner:
         """The runner that was used, or planned, last. Raises EngineError where there is none."""
@@ -107,8 +121,8 @@ class VirtualSteps:
 
     def key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> StepKey:
         """The key of a step on these inputs, with gradients where `graded`."""
-        if self._synchronizes:
-            check_alone()
+        if self._planned_alone:
+            check_alone(self._net)
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
         shapes, core = tuple(tuple(x.shape) for x in inputs), self.core_now()
@@ -135,13 +149,17 @@ class VirtualSteps:
             for number, shape in enumerate(key.shapes)
         )
         network = trace(self._net, inputs, opaque=self._requested.opaque, graded=key.grad_mode)
+        group = core.requested.group
+        if group is None and synchronizes(network):
+            check_alone(self._net)
+            self._planned_alone = True
         settings = replace(
             self._settings,
             dtype=key.dtype,
             mode=key.mode,
             input_grads=frozenset(network.inputs[i] for i in key.input_grads),
             opaque_nbytes=opaque_nbytes(network, core.device),
-            ranks=None if self._requested.group is None else Ranks(self._requested.group.size),
+            ranks=None if group is None else Ranks(group.size),
         )
         return core.resolve(network, settings)
 

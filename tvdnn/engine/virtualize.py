@@ -1,7 +1,6 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,6 @@ from .engine_request import (
 )
 from .first_step import FirstStep
 from .module_tensors import one_device
-from .process_group import TrainingGroup
 from .synchronized_group import synchronized_group
 from .virtualized_module import Virtualized
 
@@ -88,36 +86,38 @@ def virtualize(
     """
     began = FirstStep(progress)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    device = _made_ready(net, inputs, opaque)
+    device = _made_ready(net, inputs, opaque, allow=allow, file=file)
     policy, rounding = requested_rounding(policy, allow, lossy_check_every)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
     settings = _settings(resolve_dtype(dtype, device), chunk_size, sections, reserved)
     settings = with_rewrites_for(settings, policy, may_round=allow is not None)
     fields = requested_memory(budget, host_budget, file, file_budget, peer_budget) | rounding
     fields |= {"choice": requested_choice(policy, lead, copies), "dtype": dtype, "opaque": opaque}
-    fields |= {"sized": is_sized(chunk_size, sections), **_placed(net, device)}
-    fields |= {"costs": costs, "clock": clock, "kernels": kernels, "feedback": feedback}
+    fields |= {"sized": is_sized(chunk_size, sections), "device": device, "feedback": feedback}
+    fields |= {"costs": costs, "clock": clock, "kernels": kernels, "progress": progress}
     fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "first_step": began}
     with compiling_soon(device, kernels):
         return Virtualized(net, settings, EngineRequest(**fields)).prepare(*inputs)
 
 
-def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> torch.device:
+def _made_ready(
+    net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool, **alone: object
+) -> torch.device:
     """Check the network and give lazy layers their parameters; returns its device.
 
     A network without parameters computes where its first input lies, for a meta tensor on the CPU.
+    The settings `alone` are for networks of one process.
     """
     _refuse_wrappers(net)
+    given = [name for name, value in alone.items() if value is not None]
+    if given and synchronized_group(net) is not None:
+        raise InputError(
+            f"{given[0]} is not supported where SyncBatchNorm normalizes over several processes;"
+            " leave it out"
+        )
     give_lazy_parameters(net, *inputs, opaque=opaque)
     x = inputs[0]
     return one_device(dict(net.named_parameters()), CPU if x.is_meta else x.device)
-
-
-def _placed(net: nn.Module, device: torch.device) -> dict[str, Any]:
-    """The fields of a request for a device, and for processes over which layers normalize."""
-    processes = synchronized_group(net)
-    group = None if processes is None else TrainingGroup(processes, device)
-    return {"device": device, "group": group}
 
 
 def _settings(dtype: str, chunk_size: ChunkSize, sections: int | None, reserve: int) -> Settings:

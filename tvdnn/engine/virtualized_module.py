@@ -101,6 +101,7 @@ class Virtualized(nn.Module):
         """
         inputs = self._tensors(arguments, named)
         if any(x.dim() > 0 and len(x) == 0 for x in inputs):
+            self._steps.check_empty()
             return self._net(*inputs)
         if torch._C._are_functorch_transforms_active():
             raise EngineError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import models
 from ..engine import Trainer
 from ..engine.build import DEFAULT_HARDWARE
+from ..errors import BudgetError
 from ..optim import SGD
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
@@ -144,8 +145,11 @@ def measured(
             process_group=together.group,
         )
     except REFUSALS as error:
+        if together.size > 1 and not isinstance(error, BudgetError):
+            raise  # the other processes have an error of another kind
         return Measured(refused_row(case, problem, error, simulated=False))
     try:
+        feedback &= together.size == 1  # several processes keep their plan
         measurement = _run(trainer, batches, report, together)
         row = _row(case, trainer, measurement, feedback=feedback)
         return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)

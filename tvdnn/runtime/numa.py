@@ -14,7 +14,7 @@ WORD_BITS: Final = 64
 
 
 def node_of_gpu(devices: Path = DEVICES) -> int | None:
-    """The NUMA node of the present GPU; None where the machine has one node, or tells none."""
+    """The NUMA node of the present GPU; None where the machine tells none."""
     found: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     try:
         address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"

@@ -43,7 +43,7 @@ Kernel = Literal[
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
 # The same of strided layers in groups: gather.py takes 3.33 ms for 72->72 in 3 @112 (H200,
-# 2026-11), whose loads from the L2 cache here take 0.9 ms (computed).
+# 2026-11), whose loads from the L2 cache here take 0.9 ms (computed, not measured yet).
 STRIDED_MAP: Final = 56 * 56
 UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
