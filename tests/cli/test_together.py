@@ -60,4 +60,4 @@ def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
 def test_an_error_names_its_process() -> None:
     done = launched("bench", "lenet5", "--batch", "4", "--policy", "nothing")
     assert done.returncode != 0
-    assert "error: process 1: " in done.stderr
+    assert re.search(r"error: process [01]: ", done.stderr)  # torchrun ends the other one
