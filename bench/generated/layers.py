@@ -92,7 +92,9 @@ def norm_of(w: Writer, x: str) -> str:
         eps=sometimes(w, 20, 1e-3),
     )
     options = options.replace(", momentum='absent'", "").replace("'none'", "None")
-    return w.member("bn", f"nn.BatchNorm{dims}d({w.shape(x)[1]}{options})")
+    # torch's layer of many processes is a plain one in one process
+    layer = "nn.SyncBatchNorm" if "eps" in options else f"nn.BatchNorm{dims}d"
+    return w.member("bn", f"{layer}({w.shape(x)[1]}{options})")
 
 
 @kind(9, "map", "row")
