@@ -24,10 +24,9 @@ from . import batch_norm_tiles as tiles
 from .batch_norm_tiles import in_tile, normalized, normalizer, offsets, place_of, slice_at, words_at
 from .running_stats import (
     count_kernel,
-    is_tracking,
     load_moments,
     mean_about,
-    track,
+    track_batch,
     track_running,
 )
 from .written_tiles import columns_at, mask_at, written_tiles
@@ -99,15 +98,10 @@ def _statistics_kernel(
     tl.store(ptrs, mean, mask=mask_c)
     tl.store(ptrs + channels, 1.0 / tl.sqrt_rn(square / total + eps), mask=mask_c)
     tl.store(ptrs + 2 * channels, variance, mask=mask_c)
-    factor = momentum
-    if CUMULATIVE:
-        factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
-    elif num_batches_ptr is not None and tl.program_id(0) == 0:
-        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
-    if running_mean_ptr is not None:
-        kept = mask_c & is_tracking(flag_ptr)
-        track(running_mean_ptr, mean, factor, c, kept)
-        track(running_var_ptr, variance, factor, c, kept)
+    track_batch(
+        running_mean_ptr, running_var_ptr, num_batches_ptr, flag_ptr, mean, variance, momentum,
+        c, mask_c, CUMULATIVE,
+    )  # fmt: skip
 
 
 @triton.jit

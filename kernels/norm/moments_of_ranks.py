@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .running_stats import count_kernel, is_tracking, track, track_running
+from .running_stats import count_kernel, track_batch, track_running
 
 BLOCK: Final = 64  # channels of a program
 MOMENTS: Final = 3  # of a slot: rows, mean, M2
@@ -63,15 +63,10 @@ def _merge_slots_kernel(
     if tl.program_id(0) == 0:
         tl.store(share_ptr, tl.load(slots_ptr + rank * 3 * channels))
         tl.store(share_ptr + 1, tl.max(total, 0))
-    factor = momentum
-    if CUMULATIVE:
-        factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
-    elif num_batches_ptr is not None and tl.program_id(0) == 0:
-        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
-    if running_mean_ptr is not None:
-        kept = inside & is_tracking(flag_ptr)
-        track(running_mean_ptr, mean, factor, c, kept)
-        track(running_var_ptr, variance, factor, c, kept)
+    track_batch(
+        running_mean_ptr, running_var_ptr, num_batches_ptr, flag_ptr, mean, variance, momentum,
+        c, inside, CUMULATIVE,
+    )  # fmt: skip
 
 
 def own_slot(statistics: Tensor, slots: Tensor, *, rank: int, rows: int) -> None:

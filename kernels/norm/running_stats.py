@@ -44,6 +44,26 @@ def is_tracking(flag_ptr) -> tl.tensor:
 
 
 @triton.jit
+def track_batch(
+    running_mean_ptr, running_var_ptr, num_batches_ptr, flag_ptr, mean, variance, momentum,
+    c, mask_c, CUMULATIVE: tl.constexpr,
+) -> None:  # fmt: skip
+    """One step of the running statistics, where given, by those of a batch for channels c.
+
+    The first program counts the batch, which `count_kernel` has done where CUMULATIVE.
+    """
+    factor = momentum
+    if CUMULATIVE:
+        factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
+    elif num_batches_ptr is not None and tl.program_id(0) == 0:
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
+    if running_mean_ptr is not None:
+        kept = mask_c & is_tracking(flag_ptr)
+        track(running_mean_ptr, mean, factor, c, kept)
+        track(running_var_ptr, variance, factor, c, kept)
+
+
+@triton.jit
 def count_kernel(num_batches_ptr, flag_ptr) -> None:
     """Count a batch, where running statistics may change."""
     tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))

@@ -24,22 +24,19 @@ from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
 from .operator import STRIDED, Launch, Operator, by_pixel, launches
-from .process_sums import run_sum
 from .remade_maps import lies_in_source
 from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
 from .squeeze import lies_unstored
-from .statistics import moments_of, run_merge_cells, run_moments, slices_for, statistics_of
-from .synchronized_norm import (
-    add_statistics,
-    is_synchronized,
-    run_merge_slots,
-    run_own_slot,
-    run_own_statistics,
-    run_pack_sums,
-    run_scale_sums,
-    sums_of_all,
+from .statistics import (
+    moments_of,
+    run_merge_cells,
+    run_moments,
+    running_of,
+    slices_for,
+    statistics_of,
 )
+from .synchronized_norm import SYNCHRONIZED, add_statistics, is_synchronized, sums_of_all
 from .traced_op import Shape, TracedOp
 
 
@@ -240,8 +237,7 @@ def _function(a: Launch) -> dict[str, Any]:
 
 
 def _run_statistics(a: Launch) -> None:
-    tracked = [state[0] for state in a.updates]
-    running = (*tracked, *(None,) * (3 - len(tracked)))
+    running = running_of(a)
     settings = a.settings("shape", "group", "momentum", "eps")
     operands = (a.reads[0], a.writes[0], *running)
     a.kernels.batch_norm_statistics(*operands, **settings, flag=a.control.flag)
@@ -299,12 +295,7 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "moments": run_moments,
     "merge_cells": run_merge_cells,
     "statistics": _run_statistics,
-    "own_statistics": run_own_statistics,
-    "own_slot": run_own_slot,
-    "sum": run_sum,
-    "merge_slots": run_merge_slots,
-    "pack_sums": run_pack_sums,
-    "scale_sums": run_scale_sums,
+    **SYNCHRONIZED,
     "recall": _run_recall,
     "forward": _run_forward,
     "grad_sums": _run_grad_sums,

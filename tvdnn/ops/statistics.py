@@ -7,6 +7,8 @@ dense block adds the partials of its new channels.
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from ..graph import RUN_CHUNKS, Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells
 from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
@@ -94,6 +96,12 @@ def _missing(
 
 def _part_of(width: int, channels: Channels) -> Channels | None:
     return None if channels == (0, width) else channels
+
+
+def running_of(a: Launch) -> tuple[Tensor | None, ...]:
+    """Running mean, running variance and number of batches that a launch changes; None for none."""
+    tracked = [state[0] for state in a.updates]
+    return (*tracked, *(None,) * (3 - len(tracked)))
 
 
 def run_merge_cells(a: Launch) -> None:

@@ -6,13 +6,15 @@ rows of two sums over channels. The pass takes means over its own rows, of the s
 times the share that it has of all rows.
 """
 
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import Final
 
 from ..graph import Kind, Op, Use
 from .builder import Builder, whole
 from .operator import Launch
-from .process_sums import flat
-from .statistics import moments_of, slices_for, statistics_of
+from .process_sums import flat, run_sum
+from .statistics import moments_of, running_of, slices_for, statistics_of
 
 
 def is_synchronized(b: Builder, op: Op) -> bool:
@@ -54,28 +56,27 @@ def _share_of(op: Op) -> str:
     return f"share {op.name}"
 
 
-def run_own_statistics(a: Launch) -> None:
+def _run_own_statistics(a: Launch) -> None:
     settings = a.settings("shape", "group", "eps")
     operands = a.reads[0], a.writes[0], None, None, None
     a.kernels.batch_norm_statistics(*operands, **settings, momentum=0.0)
 
 
-def run_own_slot(a: Launch) -> None:
+def _run_own_slot(a: Launch) -> None:
     a.kernels.own_slot(a.reads[0], a.writes[0], rank=_rank(a), **a.settings("rows"))
 
 
-def run_merge_slots(a: Launch) -> None:
-    tracked = [state[0] for state in a.updates]
-    running = (*tracked, *(None,) * (3 - len(tracked)))
+def _run_merge_slots(a: Launch) -> None:
+    running = running_of(a)
     settings = {"rank": _rank(a), "flag": a.control.flag, **a.settings("momentum", "eps")}
     a.kernels.merge_slots(a.reads[0], *a.writes, *running, **settings)
 
 
-def run_pack_sums(a: Launch) -> None:
+def _run_pack_sums(a: Launch) -> None:
     a.kernels.pack(a.reads, flat(a.writes[0]), alignment=1)
 
 
-def run_scale_sums(a: Launch) -> None:
+def _run_scale_sums(a: Launch) -> None:
     total, share = a.reads
     words = {"weight": share[:1], "total": share[1:]}
     a.kernels.pack((flat(total),), flat(a.writes[0]), **words, alignment=1)
@@ -83,3 +84,13 @@ def run_scale_sums(a: Launch) -> None:
 
 def _rank(a: Launch) -> int:
     return 0 if a.control.group is None else a.control.group.rank
+
+
+SYNCHRONIZED: Final[Mapping[str, Callable[[Launch], None]]] = {
+    "own_statistics": _run_own_statistics,
+    "own_slot": _run_own_slot,
+    "sum": run_sum,
+    "merge_slots": _run_merge_slots,
+    "pack_sums": _run_pack_sums,
+    "scale_sums": _run_scale_sums,
+}
