@@ -2,9 +2,11 @@
 
     python -m bench.everything -o FOLDER
     python -m bench.everything -o FOLDER --only compare_resnet50_bf16 largest
+    python -m bench.everything -o FOLDER --seconds 590
 
 A file of FOLDER is there once all commands behind it have ended well, with the rows of each in
-their order; what is there is not made again. What a command prints is beside them. Jobs take turns
+their order; what is there is not made again. With `--seconds` the command ends in time, and another
+makes what is left. What a command prints is beside them. Jobs take turns
 at being timed (bench.training). Those that take most of the host wait until all others have ended.
 """
 
@@ -15,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from time import monotonic
@@ -94,45 +97,47 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[*JOBS], metavar="FILE")
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
+    parser.add_argument("--seconds", type=float, default=inf, help="after which the command ends")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
+    end_s = monotonic() + options.seconds
     if options.gpus < 1:
         parser.error("there is no GPU")
     options.output.mkdir(parents=True, exist_ok=True)
     due = [name for name in options.only if not _file(options.output, name).exists()]
     beside = [name for name in due if name not in ALONE]
     alone = [name for name in due if name in ALONE]
-    _work_off(beside, options.gpus, options.output)
-    _work_off(alone, 1, options.output)
+    _work_off(beside, options.gpus, options.output, end_s)
+    _work_off(alone, 1, options.output, end_s)
     missing = [name for name in due if not _file(options.output, name).exists()]
     sys.exit(f"without results: {', '.join(missing)}" if missing else 0)
 
 
-def _work_off(names: Sequence[str], gpus: int, folder: Path) -> None:
-    """Run the commands of these files on a number of GPUs."""
+def _work_off(names: Sequence[str], gpus: int, folder: Path, end_s: float) -> None:
+    """Run the commands of these files on a number of GPUs, until `end_s` by `monotonic`."""
     left: Queue[tuple[str, int]] = Queue()
     for name in names:
         for number in reversed(range(len(JOBS[name]))):
             left.put((name, number))
     with ThreadPoolExecutor(gpus) as pool:
-        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder), range(gpus)))
+        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder, end_s), range(gpus)))
 
 
-def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path) -> None:
-    """Run commands on one GPU, with its share of the cores, as long as there are any left."""
+def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, end_s: float) -> None:
+    """Run commands on one GPU, with its share of the cores, while there are any left and time."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[gpu::gpus]))
-    while True:
+    while monotonic() < end_s:
         try:
             name, number = left.get_nowait()
         except Empty:
             return
         part = _file(folder, f"{name}.{number}")
         if not part.exists():
-            _run(name, number, part, gpu, cores)
+            _run(name, number, part, gpu, cores, end_s)
         join(folder, name)
 
 
-def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
+def _run(name: str, number: int, part: Path, gpu: int, cores: str, end_s: float) -> None:
     """Run one command; where it takes too long, its processes say where they are, and end."""
     module, *arguments = JOBS[name][number].split()
     made = part.with_suffix(".unfinished")
@@ -148,7 +153,7 @@ def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
             start_new_session=True,
         )
         try:
-            code = process.wait(LIMIT_S)
+            code = process.wait(min(LIMIT_S, max(0.0, end_s - begin)))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGABRT)
             code = process.wait()
