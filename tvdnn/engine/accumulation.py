@@ -39,7 +39,7 @@ class GradientSums:
     def nbytes_beside(self, network: Network) -> int:
         """Bytes of the sums that a step of the network without accumulation does not use."""
         others = self._accumulated.keys() - network.completed_last
-        return sum(self._accumulated[name].nbytes for name in others)
+        return sum(self._accumulated[name].untyped_storage().nbytes() for name in others)
 
     @contextmanager
     def summing(self, network: Network, mode: Mode, updated: Updated) -> Iterator[None]:
@@ -83,8 +83,12 @@ class GradientSums:
     def _sum_like(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         key = name, tensor.shape, tensor.stride()
         if key not in self._made:
-            self._made[key] = torch.zeros_like(tensor, requires_grad=False)
+            self._made[key] = self._zeros_like(tensor.detach())
         return self._made[key]
+
+    def _zeros_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        shards = self._optimizer.planned_state.shards
+        return torch.zeros_like(tensor) if shards is None else shards.room_like(tensor)
 
     def _update(self, names: Sequence[str], grads: Sequence[torch.Tensor]) -> None:
         """Update parameters by the kept sums; small ones share launches."""
@@ -92,5 +96,18 @@ class GradientSums:
             return
         update = getattr(kernel_set(self._core.kernels), f"{self._spec.kind}_many")
         params, *states = zip(*map(self.tensors_of, names), strict=True)
-        control = self._core.control.optimizer
-        update(params, list(grads), *states, control, **self._spec.switches)
+        control, shards = self._core.control.optimizer, self._optimizer.planned_state.shards
+        if shards is None:
+            update(params, list(grads), *states, control, **self._spec.switches)
+            return
+        own, sums = ([shards.of(each) for each in kind] for kind in (params, grads))
+        kept = [
+            [
+                None if each is None else each[: of.numel()]
+                for each, of in zip(kind, own, strict=True)
+            ]
+            for kind in states
+        ]
+        update(own, sums, *kept, control, **self._spec.switches)
+        for param, room in zip(params, grads, strict=True):
+            shards.spread(param, room)

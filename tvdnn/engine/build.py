@@ -164,6 +164,16 @@ def check_master_weights(module: nn.Module) -> None:
             )
 
 
+def prepared(module: nn.Module, example_inputs: torch.Tensor) -> torch.device:
+    """The device of a module that is to be trained, its lazy layers given their parameters.
+
+    Raises InputError unless all parameters are float32.
+    """
+    check_master_weights(module)
+    give_lazy_parameters(module, example_inputs)
+    return next(module.parameters(), torch.empty(0)).device
+
+
 def default_costs(graph: Graph) -> Costs:
     """The costs of a roofline, for plans without measured costs."""
     return Roofline(load(DEFAULT_HARDWARE), graph.dtype)

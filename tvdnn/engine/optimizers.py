@@ -5,8 +5,9 @@ the planned step, with the settings found here at that time.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,12 +18,14 @@ from ..kernels.optim.update import adamw_control
 from ..optim import SGD, AdamW
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
+from .state_shards import StateShards
 
 Spec: TypeAlias = SGD | AdamW
+EMPTY: Final[Mapping[str, Any]] = {"param_groups": (), "state": {}}
 
 
-class PlannedSGD(torch.optim.SGD):
-    """SGD whose updates are part of planned steps.
+class Planned(torch.optim.Optimizer):
+    """An optimizer whose updates are part of planned steps.
 
     `planned_state` has the tensors of its state. Those of a parameter appear in `state`, as torch's
     do, at its first update.
@@ -33,42 +36,42 @@ class PlannedSGD(torch.optim.SGD):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Do nothing: the planned step has updated the parameters."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what state_dict saved, in the tensors that planned steps update."""
-        super().load_state_dict(state_dict)
-        self.planned_state.take_over(self)
-
-
-class PlannedAdamW(torch.optim.AdamW):
-    """AdamW whose updates are part of planned steps; `planned_state` is as PlannedSGD's."""
-
-    planned_state: "OptimizerState"
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing: the parameters are updated."""
+    def state_dict(self) -> dict[str, Any]:
+        """What torch's optimizer saves. Processes that have shards of it call it together."""
+        with self.planned_state.whole(self):
+            return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what state_dict saved, in the tensors that planned steps update."""
-        super().load_state_dict(state_dict)
-        self.planned_state.take_over(self)
+        super().load_state_dict(self.planned_state.beside(state_dict))
+        self.planned_state.take_over(self, state_dict)
 
 
-Planned: TypeAlias = PlannedSGD | PlannedAdamW
+class PlannedSGD(Planned, torch.optim.SGD):
+    """torch.optim.SGD with planned updates."""
+
+
+class PlannedAdamW(Planned, torch.optim.AdamW):
+    """torch.optim.AdamW with planned updates."""
 
 
 class OptimizerState:
     """The optimizer state of each parameter, and how often each parameter was updated.
 
-    `steps` is float32, as torch's counts are, and its elements are AdamW's "step" tensors.
+    `steps` is float32, as torch's counts are, and its elements are AdamW's "step" tensors. Where
+    the state is in shards, `states` has this process's pieces, and the optimizer's `state` has
+    none.
     """
 
-    def __init__(self, spec: Spec, params: Sequence[Tensor]) -> None:
-        self.spec = spec
+    def __init__(
+        self, spec: Spec, params: Sequence[Tensor], shards: StateShards | None = None
+    ) -> None:
+        self.spec, self.shards = spec, shards
         self.steps = torch.zeros(len(params))
         self.shown: set[tuple[str, ...]] = set()  # names of parameters whose state is in `state`
         self._entries: dict[Tensor, dict[str, Tensor]] = {}  # what `state` was given of each
         self.numbers = {param: number for number, param in enumerate(params)}
-        states = _zeros_beside([param for param in params for _ in spec.states])
+        states = _zeros_beside([param for param in params for _ in spec.states], shards)
         self.states = {param: {name: next(states) for name in spec.states} for param in params}
 
     def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
@@ -94,7 +97,7 @@ class OptimizerState:
 
     def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
         """Add parameters to the optimizer, and make their state."""
-        other = OptimizerState(self.spec, params)
+        other = OptimizerState(self.spec, params, self.shards)
         self.numbers |= {param: len(self.steps) + n for param, n in other.numbers.items()}
         self.states |= other.states
         self.steps = torch.cat((self.steps, other.steps))
@@ -112,7 +115,7 @@ class OptimizerState:
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
         """Put the state of these parameters into the optimizer's `state`."""
         for param in params:
-            entry = dict(self.states[param])
+            entry = {} if self.shards else dict(self.states[param])
             if isinstance(self.spec, AdamW):
                 entry["step"] = self.steps[self.numbers[param]]
             optimizer.state[param].update(entry)
@@ -126,19 +129,60 @@ class OptimizerState:
         if not same or any(param not in self._entries for param in beside):
             self.take_over(optimizer)
 
-    def take_over(self, optimizer: Planned) -> None:
-        """Copy the state that the optimizer has into the tensors that steps update."""
+    def take_over(self, optimizer: Planned, saved: Mapping[str, Any] = EMPTY) -> None:
+        """Copy the state that the optimizer has into the tensors that steps update.
+
+        Where there are shards, that of a state_dict comes first.
+        """
         self.shown.clear()
+        if self.shards:
+            optimizer.state.update(_saved_states(optimizer, saved))
         self._entries.clear()
         for param, number in self.numbers.items():
             found = optimizer.state.pop(param, {})
             for name, tensor in self.states[param].items():
                 given = found.get(name)
-                tensor.zero_() if given is None else tensor.copy_(given)
+                if given is None:
+                    tensor.zero_()
+                elif self.shards:
+                    self.shards.keep(tensor, param, given)
+                else:
+                    tensor.copy_(given)
             count = found.get("step", float(found.get("momentum_buffer") is not None))
             self.steps[number] = float(count)
             if found:
                 self.show(optimizer, (param,))
+
+    def beside(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The state_dict without states that `take_over` copies into shards."""
+        return {**state_dict, "state": {}} if self.shards else state_dict
+
+    @contextmanager
+    def whole(self, optimizer: Planned) -> Iterator[None]:
+        """A context in which the optimizer's `state` is whole, in host memory where it is shards.
+
+        All processes that have shards enter it together.
+        """
+        shown = {param: optimizer.state[param] for param in self._entries} if self.shards else {}
+        for param, entry in shown.items():
+            assert self.shards is not None
+            pieces = self.states[param].items()
+            found = {name: self.shards.whole(piece, param) for name, piece in pieces}
+            optimizer.state[param] = {**found, **entry}
+        try:
+            yield
+        finally:
+            optimizer.state.update(shown)
+
+
+def _saved_states(optimizer: Planned, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:
+    """By parameter, the state that a state_dict has of it, as it lies there."""
+    numbers = (number for group in saved["param_groups"] for number in group["params"])
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    found = {
+        param: saved["state"].get(number) for number, param in zip(numbers, params, strict=True)
+    }
+    return {param: dict(each) for param, each in found.items() if each}
 
 
 def _has(found: Mapping[str, object] | None, entry: Mapping[str, Tensor]) -> bool:
@@ -146,11 +190,16 @@ def _has(found: Mapping[str, object] | None, entry: Mapping[str, Tensor]) -> boo
     return found is not None and all(found.get(name) is each for name, each in entry.items())
 
 
-def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
-    """The optimizer of `params` that `spec` describes, memory for all of its state allocated."""
+def plan_optimizer(
+    spec: Spec, params: Sequence[Tensor], shards: StateShards | None = None
+) -> Planned:
+    """The optimizer of `params` that `spec` describes, memory for its state allocated.
+
+    That is all of the state, or this process's shard of it.
+    """
     kind = PlannedSGD if isinstance(spec, SGD) else PlannedAdamW
     optimizer = kind(params, **asdict(spec))
-    optimizer.planned_state = OptimizerState(spec, params)
+    optimizer.planned_state = OptimizerState(spec, params, shards)
     return optimizer
 
 
@@ -193,15 +242,22 @@ def count_step(optimizer: Planned, updated: Updated, *, by: int = 1) -> None:
     optimizer.step()
 
 
-def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
-    """A tensor of zeros for each parameter, laid out as it is, all of them in one allocation."""
+def _zeros_beside(params: Sequence[Tensor], shards: StateShards | None) -> Iterator[Tensor]:
+    """A tensor of zeros for each parameter, laid out as it is, all of them in one allocation.
+
+    Where there are shards it is a piece of one dimension.
+    """
     if not params:
         return
-    spans = [aligned(param.numel() * param.element_size()) for param in params]
+    numels = [shards.numel(param) if shards else param.numel() for param in params]
+    spans = [
+        aligned(numel * param.element_size()) for numel, param in zip(numels, params, strict=True)
+    ]
     block = torch.zeros(sum(spans), dtype=torch.uint8, device=params[0].device)
-    for param, piece in zip(params, block.split(spans), strict=True):
+    for param, numel, piece in zip(params, numels, block.split(spans), strict=True):
         strides = torch.empty_like(param, device="meta").stride()
-        yield piece.view(param.dtype).as_strided(param.shape, strides)
+        shape, strides = ((numel,), (1,)) if shards else (param.shape, strides)
+        yield piece.view(param.dtype).as_strided(shape, strides)
 
 
 def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:

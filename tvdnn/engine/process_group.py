@@ -43,6 +43,7 @@ class TrainingGroup:
         self.size = distributed.get_world_size(group)
         backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
         self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
+        self.gathers = self.sums_in_graphs or device.type == "cpu"  # gloo does on CPUs alone
 
     @property
     def ranks(self) -> list[int]:
@@ -56,6 +57,20 @@ class TrainingGroup:
         """
         with self._named("sum"):
             distributed.all_reduce(values, group=self._group)
+
+    def scatter(self, values: Tensor) -> None:
+        """Sum a dense tensor over the processes; each has its own of equal ranges of the sum."""
+        with self._named("sum"):
+            distributed.reduce_scatter_tensor(self._own(values), values, group=self._group)
+
+    def gather(self, values: Tensor) -> None:
+        """Give all processes what each has in its own of equal ranges of a dense tensor."""
+        with self._named("gathering"):
+            distributed.all_gather_into_tensor(values, self._own(values), group=self._group)
+
+    def _own(self, values: Tensor) -> Tensor:
+        """This process's range of a tensor of one dimension."""
+        return values.view(self.size, -1)[self.rank]
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Give all processes the tensors of the first."""
@@ -221,18 +236,21 @@ def begin_together(
     bucket_size: int | str | None,
     sum_dtype: str,
     early_updates: bool,
+    shard: str | None,
 ) -> Settings:
     """Give all processes the first one's parameters and buffers; returns the settings of a step.
 
     They stay as they are without a group. Raises InputError where the network, the samples or the
     settings differ.
     """
+    _check_shard(shard, group)
     if group is None:
         return settings
     if sum_dtype not in SUM_DTYPES:
         raise InputError(f"sum_dtype is {sum_dtype!r}; choose {' or '.join(SUM_DTYPES)}")
     nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
-    ranks = Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype], early_updates)
+    sharded = shard is not None
+    ranks = Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype], early_updates, sharded)
     settings = replace(settings, ranks=ranks)
     named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     forms = {
@@ -245,3 +263,18 @@ def begin_together(
     group.agree(what)
     group.broadcast(named.values())
     return settings
+
+
+def _check_shard(shard: str | None, group: TrainingGroup | None) -> None:
+    """Raise InputError for shards that there are not, or that the group cannot gather."""
+    if shard is None:
+        return
+    if shard != "optimizer":
+        raise InputError(f'shard is {shard!r}; choose "optimizer", or leave it out')
+    if group is None:
+        raise InputError('shard="optimizer" is for several processes; give a process_group')
+    if not group.gathers:
+        raise InputError(
+            'shard="optimizer" gathers parameters of GPUs, which gloo does not; make the'
+            " process_group by NCCL"
+        )

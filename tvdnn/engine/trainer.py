@@ -25,8 +25,7 @@ from ..runtime.section_file import SectionFile
 from .build import (
     ChunkSize,
     Progress,
-    check_master_weights,
-    give_lazy_parameters,
+    prepared,
     resolve_dtype,
     training_settings,
     with_rewrites_for,
@@ -98,7 +97,8 @@ class Trainer:
       losses and gradients are the means of all. Gradients are summed beside backward, in buckets
       of `bucket_size` bytes (25 MiB), as `sum_dtype`, "fp32" or "bf16". Parameters are updated once
       all sums have arrived; with `early_updates` those of a bucket behind its own. On a GPU a sum
-      that fails then leaves some parameters updated: they are lost, and the error says so.
+      that fails then leaves some parameters updated: they are lost, and the error says so. With
+      `shard="optimizer"` each process has a shard of the optimizer's state (ZeRO stage 1).
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
     found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there
@@ -143,16 +143,15 @@ class Trainer:
         bucket_size: int | str | None = None,
         sum_dtype: str = "fp32",
         early_updates: bool = False,
+        shard: str | None = None,
     ) -> None:
         self.net, first_step = net, FirstStep(progress)
-        check_master_weights(net)
-        give_lazy_parameters(net, example_inputs)
+        device = prepared(net, example_inputs)
         self._peak, spec = PeakMemory(net), optimizer or SGD()
         policy, fields = requested_rounding(policy, allow, lossy_check_every)
         fields |= requested_memory(budget, host_budget, file, file_budget, peer_budget)
         fields |= {"choice": requested_choice(policy, lead, copies), "costs": costs, "slab": slab}
         fields |= {"sized": is_sized(chunk_size, sections), "clock": clock, "kernels": kernels}
-        device = next(net.parameters(), torch.empty(0)).device
         group = training_group(process_group, net, device, file=file, allow=allow)
         fields |= {"feedback": feedback, "first_step": first_step, **grouped(group, host_budget)}
         fields |= {"order_seed": order_seed, "delay_seed": delay_seed, "shares_plan": True}
@@ -163,7 +162,7 @@ class Trainer:
         how = losses.each, spec, resolve_dtype(dtype, self.device), chunk_size, sections
         settings = training_settings(*how, updates_last=bool(file), reserve=self._batches.reserve)
         settings = with_rewrites_for(settings, policy, may_round=allow is not None)
-        sums = bucket_size, sum_dtype, early_updates
+        sums = bucket_size, sum_dtype, early_updates, shard
         settings = begin_together(group, net, example_inputs, settings, *sums)
         with compiling_soon(self.device, kernels):
             self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
@@ -310,7 +309,10 @@ class Trainer:
         return self._core.memory.arena.nbytes_outside_torch
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimizer state, step count and seed, in torch's own forms."""
+        """Parameters, optimizer state, step count and seed, in torch's own forms.
+
+        Processes that have shards of the optimizer's state call it together. Each gets all of it.
+        """
         self._steps.count.raise_faults(wait=True)
         return {
             "model": self.net.state_dict(),

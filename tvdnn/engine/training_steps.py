@@ -32,6 +32,7 @@ from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, upda
 from .rounding_check import judge
 from .rounding_search import Verdict
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
+from .state_shards import StateShards, state_shards
 from .step_count import StepCount
 from .synchronized_group import check_alone, synchronizes
 from .training_batches import TrainingBatches
@@ -63,7 +64,8 @@ class TrainingSteps:
         self.loses = early and core.device.type == "cuda"
         self._updated: dict[Key, Updated] = {}
         self.state = core.look()
-        self.optimizer = _make_optimizer(spec, list(core.module.trained().values()))
+        shards = state_shards(core.requested.group, settings.ranks)
+        self.optimizer = _make_optimizer(spec, list(core.module.trained().values()), shards)
         self._sums = GradientSums(core, spec, self.optimizer)
         self._made_for: Any = WeakIdKeyDictionary(dict.fromkeys(net.parameters()))
         network = self.runner(batches.first).schedule.graph.network
@@ -258,10 +260,12 @@ class TrainingSteps:
         return copied(tensor.detach() for tensor in given if tensor is not None)
 
 
-def _make_optimizer(spec: Spec, trained: Sequence[torch.Tensor]) -> Planned:
+def _make_optimizer(
+    spec: Spec, trained: Sequence[torch.Tensor], shards: StateShards | None
+) -> Planned:
     if not trained:
         raise InputError(NOTHING_TO_TRAIN)
-    return plan_optimizer(spec, trained)
+    return plan_optimizer(spec, trained, shards)
 
 
 def _loss(runner: Runner) -> torch.Tensor:

@@ -15,6 +15,17 @@ class Direction(Enum):
     UPDATE = "update"
 
 
+class Collective(Enum):
+    """What a pass of several processes does to a buffer that each of them has.
+
+    A process's own range of the buffer is as long as that of each other one, in their order.
+    """
+
+    ALL_REDUCE = "all-reduce"  # the sum over all
+    REDUCE_SCATTER = "reduce-scatter"  # the sum over all, in the own range alone
+    ALL_GATHER = "all-gather"  # each range as its process has it
+
+
 class Need(Enum):
     """The part of a buffer's values that a pass reads: it decides the forms of idle sections."""
 
@@ -98,8 +109,9 @@ class Pass:
     nbytes: float = 0.0  # device-memory traffic of the whole domain
     attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
     effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
-    # Of a sum of the buffer that it writes over so many processes, their number. Else 0.
+    # The processes that do this together, on the buffer that it writes. 0: it is of one alone.
     ranks: int = 0
+    collective: Collective = Collective.ALL_REDUCE
     rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
     # By write, what the values that a launch writes have in common.
     facts: tuple[frozenset[Fact], ...] = field(default=(), repr=False)

@@ -6,7 +6,8 @@ over the processes is the gradient of the mean over the whole batch. A bucket ho
 parameters one behind the other; a large one is its own bucket. A bucket is summed once its
 gradients are whole, beside the backward passes of other layers (Li et al., "PyTorch Distributed",
 VLDB 2020). Which parameters a bucket has, and the order of the sums, depend on the network alone,
-so that processes with batches of other sizes agree.
+so that processes with batches of other sizes agree. `pieces.py` says what differs where a process
+has a part of the optimizer's state.
 
 Parameters are updated behind the last sum, which is the loss's; where updates are early, behind the
 sum of their own bucket. These come at the end of backward, too: among the passes backward a launch
@@ -18,12 +19,13 @@ also tells of a fault in any process.
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
 
-from ..graph import Kind, Op, Use
+from ..graph import Collective, Kind, Op, Use
 from ..kernels.optim.bucket import bucket_offsets
 from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
+from .pieces import LAUNCHES, add_updates_of_pieces, bucket_of_pieces, has_short_piece
 from .process_sums import flat, run_sum
 
 KIND: Final = "bucket"
@@ -46,16 +48,19 @@ def end_sums(b: Builder, loss: str) -> None:
     b.add_pass(op, "pack_loss", (total,), (mean,), effects=True)
     b.add_pass(op, "sum", (mean,), (mean,), effects=True, ranks=b.ranks.size)
     if b.ranks.early:
-        _add_updates(b)
+        _add_updates(b, b.ranks)
     b.add_pass(op, "unpack_loss", (mean,), (total,), effects=True)
     if not b.ranks.early:
-        _add_updates(b)
+        _add_updates(b, b.ranks)
 
 
-def _add_updates(b: Builder) -> None:
-    for params in b.buckets:
-        op = b.added[_name_of(params)]
-        b.add_update(op, "update", (_in_float32(b, op),), params)
+def _add_updates(b: Builder, ranks: Ranks) -> None:
+    ops = [b.added[_name_of(params)] for params in b.buckets]
+    if ranks.sharded:
+        add_updates_of_pieces(b, ranks, [(op, _in_float32(b, op)) for op in ops])
+        return
+    for op in ops:
+        b.add_update(op, "update", (_in_float32(b, op),), op.params)
 
 
 def planned_buckets(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
@@ -85,7 +90,8 @@ def _in_float32(b: Builder, op: Op) -> Use:
     if b.buffers[bucket.buffer].dtype == "float32":
         return bucket
     wide = whole(_add_bucket(b, op, f"{op.name} in float32", "float32"))
-    b.add_pass(op, "unpack", (bucket,), (wide,), effects=True)
+    role = "widen_piece" if b.ranks and b.ranks.sharded else "unpack"
+    b.add_pass(op, role, (bucket,), (wide,), effects=True)
     return wide
 
 
@@ -105,22 +111,30 @@ def _name_of(params: Sequence[str]) -> str:
 def _sum(b: Builder, params: tuple[str, ...]) -> None:
     """Add the passes that fill a bucket and sum it.
 
-    A gradient by itself, summed in float32, is its own bucket.
+    A gradient by itself, summed in float32, is its own bucket, unless its last piece is shorter.
     """
     assert b.ranks is not None
-    op = b.add_op(Op(_name_of(params), KIND, (), "", params, {}))
-    grads = [b.param_grads[param][0] for param in params]
-    is_own = len(params) == 1 and b.ranks.dtype == "float32"
-    bucket = whole(grads[0] if is_own else _add_bucket(b, op, op.name, b.ranks.dtype))
+    sharded, dtype = b.ranks.sharded, b.ranks.dtype
+    op = Op(_name_of(params), KIND, (), "", params, {"processes": b.ranks.size} if sharded else {})
+    op, grads = b.add_op(op), [whole(b.param_grads[param][0]) for param in params]
+    is_own = len(params) == 1 and dtype == "float32" and not (sharded and has_short_piece(b, op))
+    bucket = grads[0] if is_own else whole(_add_bucket(b, op, op.name, dtype))
     b.bucket_buffers[op.name] = bucket.buffer
     if not is_own:
-        b.add_pass(op, "pack", tuple(map(whole, grads)), (bucket,), effects=True)
-    b.add_pass(op, "sum", (bucket,), (bucket,), effects=True, ranks=b.ranks.size)
+        role = "pack_pieces" if sharded else "pack"
+        b.add_pass(op, role, grads, (bucket,), effects=True)
+    how: dict[str, Any] = {"effects": True, "ranks": b.ranks.size}
+    if sharded:
+        b.add_pass(op, "scatter", (bucket,), (bucket,), collective=Collective.REDUCE_SCATTER, **how)
+    else:
+        b.add_pass(op, "sum", (bucket,), (bucket,), **how)
 
 
 def _add_bucket(b: Builder, op: Op, name: str, dtype: str) -> str:
     sizes = [prod(b.param_shape(param)) for param in op.params]
-    return b.add_whole(name, Kind.PARAM_GRAD, (bucket_offsets(sizes)[-1],), dtype)
+    sharded = b.ranks is not None and b.ranks.sharded
+    numel = bucket_of_pieces(b, op) if sharded else bucket_offsets(sizes)[-1]
+    return b.add_whole(name, Kind.PARAM_GRAD, (numel,), dtype)
 
 
 def _run_pack(a: Launch) -> None:
@@ -162,5 +176,6 @@ BUCKET = Operator(
         "unpack": _run_unpack,
         "unpack_loss": _run_unpack,
         "update": _run_update,
+        **LAUNCHES,
     },
 )

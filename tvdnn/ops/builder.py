@@ -1,12 +1,13 @@
 """Builder: collects the buffers and passes of a step while operators declare them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
-from ..graph import Direction, Form, Kind, Op, Pass, Use, in_form
+from ..graph import Collective, Direction, Form, Kind, Op, Pass, Use, in_form
 from ..kernels.conv.batch_stats import MomentCells
 from ..optim import Optimizer
 from ..units import MIB
@@ -24,6 +25,7 @@ class Ranks:
     bucket_nbytes: int = BUCKET_NBYTES
     dtype: str = "float32"  # of the sums
     early: bool = False  # whether a bucket's parameters are updated before the last sum has arrived
+    sharded: bool = False  # whether each process has a piece of the optimizer's state
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +121,7 @@ class Builder(Masks):
         attrs: Mapping[str, Any] | None = None,
         effects: bool = False,
         ranks: int = 0,
+        collective: Collective = Collective.ALL_REDUCE,
     ) -> None:
         """Append a pass over the batch.
 
@@ -155,6 +158,7 @@ class Builder(Masks):
                 attrs=attrs or {},
                 effects=effects,
                 ranks=ranks,
+                collective=collective,
                 form_nbytes=self._form_nbytes(uses),
             )
         )
@@ -207,10 +211,16 @@ class Builder(Masks):
 
     def add_update(self, op: Op, role: str, reads: Sequence[Use], params: tuple[str, ...]) -> None:
         """Append a pass that changes parameters, or the kept sums of their gradients."""
-        direction, self.direction = self.direction, Direction.UPDATE
         nbytes = sum(map(self.update_nbytes, params))
         attrs = self.update_attrs if role == "update" else {}  # a kept sum has no state beside it
-        self.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
+        with self.updating():
+            self.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """A context in which passes are of the update."""
+        direction, self.direction = self.direction, Direction.UPDATE
+        yield
         self.direction = direction
 
     def needs_param_grad(self, name: str) -> bool:

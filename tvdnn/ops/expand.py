@@ -17,11 +17,13 @@ from ..graph import (
     Kind,
     Network,
     Op,
+    Param,
     Rewrites,
     Use,
     fuse,
     relu_max_pool2d_codes,
 )
+from ..kernels.optim.pieces import piece_numel
 from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
@@ -296,17 +298,30 @@ def _flush_all(b: Builder, ops: list[Op]) -> None:
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
-    trained = {p.name: aligned(p.nbytes) for p in network.params.values() if p.requires_grad}
-    updated = [n for name, n in trained.items() if network.params[name].computed_from is None]
+    trained = [p.name for p in network.params.values() if p.requires_grad]
+    updated = [name for name in trained if network.params[name].computed_from is None]
+    pieces = {p.name: _piece_nbytes(p, settings.ranks) for p in network.params.values()}
+    size = settings.ranks.size if settings.ranks and settings.ranks.sharded else 1
+    kept_nbytes = sum(aligned(pieces[name]) for name in updated)
     states = len(settings.optimizer.states) if settings.optimizer else 0
     kept = {Mode.INFER: frozenset(), Mode.TRAIN: network.completed_last}.get(settings.mode, trained)
     fixed = {
         "parameters": params,
-        "optimizer state": block_nbytes(states * sum(updated)),
-        "parameter gradients": sum(block_nbytes(n) for name, n in trained.items() if name in kept),
+        "optimizer state": block_nbytes(states * kept_nbytes),
+        "parameter gradients": sum(
+            block_nbytes(aligned(size * pieces[n])) for n in trained if n in kept
+        ),
         "control": CONTROL_NBYTES + HANDED_OUT_NBYTES,
         "reserve": settings.reserve,
         "opaque ops": settings.opaque_nbytes,
         "computed parameters": settings.computed_nbytes,
     }
     return {name: nbytes for name, nbytes in fixed.items() if nbytes}
+
+
+def _piece_nbytes(param: Param, ranks: Ranks | None) -> int:
+    """Bytes of a parameter, or of the piece of it whose state a process has."""
+    if ranks is None or not ranks.sharded:
+        return param.nbytes
+    numel: int = piece_numel(prod(param.shape), ranks.size)
+    return numel * DTYPE_NBYTES[param.dtype]

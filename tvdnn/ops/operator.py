@@ -52,6 +52,14 @@ class Group(Protocol):
         """Sum a tensor over the processes, in its place and in the stream's order."""
         ...
 
+    def scatter(self, values: torch.Tensor) -> None:
+        """Sum as `sum` does; each process has the sum in its own of so many equal ranges alone."""
+        ...
+
+    def gather(self, values: torch.Tensor) -> None:
+        """Give all processes what each has in its own of so many equal ranges of a tensor."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -79,6 +87,11 @@ class Control:
         return {"weight": self.own[:1], "total": self.status[:1]}
 
     @property
+    def rank(self) -> int:
+        """The number of this process among those that train together."""
+        return 0 if self.group is None else self.group.rank
+
+    @property
     def flag(self) -> torch.Tensor:
         """Float32 [1]: not 0 where passes must leave parameters, state and statistics alone."""
         return self.optimizer[7:8]
@@ -93,6 +106,12 @@ class _NoGroup:
         self.rank = rank
 
     def sum(self, values: torch.Tensor) -> None:
+        """Leave the values as they are."""
+
+    def scatter(self, values: torch.Tensor) -> None:
+        """Leave the values as they are."""
+
+    def gather(self, values: torch.Tensor) -> None:
         """Leave the values as they are."""
 
 

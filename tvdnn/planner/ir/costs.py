@@ -6,7 +6,7 @@ from itertools import chain, product
 from operator import attrgetter
 from typing import Final, Protocol, TypeAlias
 
-from ...graph import Buffer, Form, Pass, in_form
+from ...graph import Buffer, Collective, Form, Pass, in_form
 
 Forms: TypeAlias = tuple[tuple[str, Form], ...]  # by buffer, forms that a launch reads or leaves
 Samples: TypeAlias = tuple[tuple[int, float], ...]  # rows or bytes, and seconds, sorted
@@ -63,6 +63,12 @@ def all_reduce_s(links: Links, ranks: int, nbytes: int) -> float:
     """
     link, messages = links.get(RANKS), 2 * (ranks - 1)
     return 0.0 if link is None else messages * (link.latency_s + nbytes / ranks / link.out)
+
+
+def collective_s(links: Links, pass_: Pass, nbytes: int) -> float:
+    """Seconds of a pass of several processes. One half of an all-reduce scatters, one gathers."""
+    halves = 2 if pass_.collective is Collective.ALL_REDUCE else 1
+    return all_reduce_s(links, pass_.ranks, nbytes) * halves / 2
 
 
 class Costs(Protocol):

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from ...graph import RAW, Form, Graph, Pass, in_form, is_packed, tail_of
-from ..ir.costs import Costs, Forms, all_reduce_s, num_ranges
+from ..ir.costs import Costs, Forms, collective_s, num_ranges
 from ..ir.plan import HOST, Plan
 from ..ir.schedule import ROUTES, Lane, LanePair
 
@@ -152,9 +152,9 @@ class Program:
 
     def reduce_s(self, index: int, costs: Costs) -> float:
         """The seconds of a launch on the lane of sums over processes."""
-        ranks = self.graph.passes[self.launches[index].pass_index].ranks
+        pass_ = self.graph.passes[self.launches[index].pass_index]
         nbytes = sum(self.intervals[n].nbytes for run in self.writes[index] for n in run)
-        return all_reduce_s(costs.links, ranks, nbytes)
+        return collective_s(costs.links, pass_, nbytes)
 
     def launch_seconds(self, costs: Costs) -> list[float]:
         """The seconds of each launch."""

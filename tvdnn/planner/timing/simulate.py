@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...errors import ScheduleError
 from ...graph import Graph
-from ..ir.costs import SUM_SLOWDOWN, Costs, all_reduce_s, num_ranges
+from ..ir.costs import SUM_SLOWDOWN, Costs, collective_s, num_ranges
 from ..ir.schedule import LANE_PAIRS, Action, Lane, Schedule, Step
 from ..ir.timeline import Span, Timeline, copy_waits
 
@@ -112,8 +112,8 @@ class _Simulation:
     def _start(self, lane: Lane, index: int) -> None:
         step, now_s = self._schedule.steps[index], self._now_s
         if lane is Lane.REDUCE:
-            ranks = self._schedule.graph.passes[step.pass_index].ranks
-            seconds = all_reduce_s(self._costs.links, ranks, step.writes[0].nbytes)
+            pass_ = self._schedule.graph.passes[step.pass_index]
+            seconds = collective_s(self._costs.links, pass_, step.writes[0].nbytes)
             self._running[lane] = _Running(index, now_s, now_s, seconds)
             return
         if lane is not Lane.COMPUTE:
