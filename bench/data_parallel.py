@@ -7,11 +7,12 @@
         --ways alone trainer -- vgg16:256
 
 NAME:BATCH is a network of tvdnn.models and the samples of each process. `alone` is a Trainer
-without a group, `trainer` one with it, for each of `--bucket-sizes`; `virtualize` is
-DistributedDataParallel around what virtualize returns, `eager` and `compile` are torch's. Seconds
-are those of the slowest process. With `--stand-in` one process trains as the first of `--world` on
-the same samples: a kernel takes the place of each sum for as long as the link would be busy. Rows
-are written as they come, by the first process. Those that FILE has stay.
+without a group, `trainer` one with it, for each of `--bucket-sizes`, `shards` one whose processes
+have a shard each of the optimizer's state; `virtualize` is DistributedDataParallel around what
+virtualize returns. `eager` and `compile` are torch's around torchvision's network of that name.
+Seconds are those of the slowest process. With `--stand-in` one process trains as the first of
+`--world` on the same samples: a kernel takes the place of each sum for as long as the link would be
+busy. Rows are written as they come, by the first process. Those that FILE has stay.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import faulthandler
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,13 +44,15 @@ from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import MIB, format_bytes, parse_bytes
 
-ALONE, TRAINER, VIRTUALIZE, EAGER, COMPILE = WAYS = (
+ALONE, TRAINER, SHARDS, VIRTUALIZE, EAGER, COMPILE = WAYS = (
     "alone",
     "trainer",
+    "shards",
     "virtualize",
     "eager",
     "compile",
 )
+OURS: Final = (ALONE, TRAINER, SHARDS)  # by Trainer
 RATE, MOMENTUM = 1e-3, 0.9
 WARM: Final = 6  # steps before any is timed
 CLASSES: Final = 10
@@ -58,11 +62,13 @@ Step = Callable[[], Any]
 TABLE: Final = PlainTable(
     "Processes that train together",
     "distributed/h200.json",
-    "Each process has a GPU and a batch of its own. `alone` is a Trainer without a group; where "
-    "one process trains in a group, NCCL sums inside the graph. A stand-in is one process that "
-    "trains as the first of eight: a kernel of 24 blocks takes the place of each sum, for as long "
-    "as the simulated link would be busy. No byte leaves the GPU, and its times are no measurement "
-    "of a link. Processes without a stand-in are linked by NVLink.",
+    "Each process has a GPU and a batch of its own. `alone` is a Trainer without a group; in "
+    "`shards` each process has a part of the optimizer's state (ZeRO stage 1); `eager` and "
+    "`compile` are torch's DistributedDataParallel around torchvision's network. Where one process "
+    "trains in a group, NCCL sums inside the graph. A stand-in is one process that trains as the "
+    "first of eight: a kernel of 24 blocks takes the place of each sum, for as long as the "
+    "simulated link would be busy. No byte leaves the GPU, and its times are no measurement of a "
+    "link. Processes without a stand-in are linked by NVLink.",
     (
         ("network", lambda row: f"{row['net']}({row['batch']})"),
         ("processes", lambda row: str(row["world"])),
@@ -100,6 +106,13 @@ class Subject:
         torch.manual_seed(0)
         return models.by_name(self.name).to(self.device)
 
+    def torchs_net(self) -> nn.Module:
+        """torchvision's network of the same name."""
+        torch.manual_seed(0)
+        library = import_module("torchvision.models")  # tables are made without it
+        net: nn.Module = library.get_model(self.name, num_classes=CLASSES)
+        return net.to(self.device)
+
     def data(self) -> tuple[Tensor, Tensor]:
         """Images and labels, other ones in each process."""
         torch.manual_seed(1 + distributed.get_rank())
@@ -109,6 +122,7 @@ class Subject:
 
 def main() -> None:
     options = _options()
+    torch.backends.cudnn.benchmark = True
     faulthandler.dump_traceback_later(options.limit_s, exit=True)  # where a process waits for ever
     distributed.init_process_group()
     device = device_of_rank()
@@ -141,8 +155,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    if options.stand_in and not {ALONE, TRAINER}.issuperset(options.ways):
-        parser.error(f"a stand-in sums for --ways {ALONE} and {TRAINER}")
+    if options.stand_in and not set(OURS).issuperset(options.ways):
+        parser.error(f"a stand-in sums for --ways {', '.join(OURS)}")
     return options
 
 
@@ -175,7 +189,7 @@ def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
     step, close = _step_of(subject, way, bucket_size, x, y, found)
     for _ in range(WARM):
         last = step()
-    if way in (ALONE, TRAINER):
+    if way in OURS:
         found["loss_before"] = float(last)
     if subject.device.type == "cuda":
         torch.cuda.synchronize()
@@ -199,16 +213,18 @@ def _step_of(
     subject: Subject, way: str, bucket_size: str, x: Tensor, y: Tensor, found: dict[str, Any]
 ) -> tuple[Step, Callable[[], None]]:
     """A step of a way, and what ends it. A trainer's prediction is `found`."""
-    net = subject.net()
-    if way in (ALONE, TRAINER):
+    if way in OURS:
+        net = subject.net()
         together = subject.stand_in or distributed.group.WORLD
-        group = together if way == TRAINER else "none"
+        group = "none" if way == ALONE else together
         optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
         how: dict[str, Any] = {"process_group": group, "bucket_size": bucket_size}
+        how["shard"] = "optimizer" if way == SHARDS else None
         trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=subject.dtype, **how)
         found["predicted_s"] = _predicted_s(trainer, subject.stand_in)
         found["planned_peak_bytes"] = trainer.schedule.peak_nbytes
         return (lambda: trainer.step(x, y)), trainer.close
+    net = subject.net() if way == VIRTUALIZE else subject.torchs_net()
     torchs = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     bucket_mb = (parse_bytes(bucket_size) or BUCKET_NBYTES) / MIB
     inner: Any = net

@@ -2,9 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,27 +17,46 @@ STEPS = 4
 
 
 def main() -> None:
-    """Train by Trainer and by DistributedDataParallel on this rank's part; save both states."""
+    """Train by Trainer and by DistributedDataParallel on this rank's part; save all states."""
     backend, rank, world, folder = *sys.argv[1:2], *map(int, sys.argv[2:4]), Path(sys.argv[4])
     device = torch.device("cuda", rank if backend == "nccl" else 0)
     torch.cuda.set_device(device)
     store = f"file://{folder}/{backend}.store"
     distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world)
-    x = torch.empty(4, *SHAPE, device=device)
     given = [(x.to(device), y.to(device)) for x, y in part_of(rank, (4,) * world, STEPS)]
-    net, wrapped = Net().to(device), Net().to(device)
-    group, how = distributed.group.WORLD, {"dtype": "fp32", "chunk_size": 3000}
-    trainer = Trainer(net, x, optimizer=SPECS["SGD"], process_group=group, bucket_size=3000, **how)
-    losses = [trainer.step(*batch).item() for batch in given]
-    virtual = virtualize(wrapped, x, **how)
+    states, losses = {}, {}
+    for name, shard in (("trainer", None), ("shards", "optimizer")):
+        if shard is None or backend == "nccl":
+            losses[name], states[name] = _by_trainer(given, shard)
+    states["wrapped"] = _by_data_parallel(Net(), given)
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
+    states["normalized"] = _by_data_parallel(net, given)
+    torch.save({"losses": losses["trainer"], **states}, folder / f"{backend}.{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any:
+    """The state after steps by DistributedDataParallel around the virtualized network."""
+    net.to(given[0][0].device)
+    virtual = virtualize(net, given[0][0], dtype="fp32", chunk_size=3000)
     parallel = DistributedDataParallel(virtual, bucket_cap_mb=0.003)
     optimizer = TORCHS["SGD"](parallel.parameters())
     for x, y in given:
         optimizer.zero_grad()
         functional.cross_entropy(parallel(x), y).backward()
         optimizer.step()
-    states = {"trainer": net.cpu().state_dict(), "wrapped": wrapped.cpu().state_dict()}
-    torch.save({"losses": losses, **states}, folder / f"{backend}.{rank}.pt")
-    trainer.close()  # a group waits for the graphs that hold its sums
     virtual.close()
-    distributed.destroy_process_group()
+    return net.cpu().state_dict()
+
+
+def _by_trainer(given: list[tuple[Tensor, Tensor]], shard: str | None) -> tuple[list[float], Any]:
+    """The losses and the state after steps by Trainer, in a group of all processes."""
+    device = given[0][0].device
+    net, x = Net().to(device), torch.empty(4, *SHAPE, device=device)
+    how: dict[str, Any] = {"dtype": "fp32", "chunk_size": 3000, "bucket_size": 3000}
+    how |= {"process_group": distributed.group.WORLD, "shard": shard}
+    trainer = Trainer(net, x, optimizer=SPECS["SGD"], **how)
+    losses = [trainer.step(*batch).item() for batch in given]
+    momentum = trainer.state_dict()["optimizer"]["state"][0]["momentum_buffer"].cpu()
+    trainer.close()  # a group waits for the graphs that hold its sums
+    return losses, {**net.cpu().state_dict(), "momentum": momentum}

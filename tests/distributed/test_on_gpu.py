@@ -32,12 +32,15 @@ def group(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all", "auto"])
 @pytest.mark.parametrize("delay_seed", [None, 1])
-def test_sums_in_a_graph_change_no_bit(group: Any, policy: str, delay_seed: int | None) -> None:
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_sums_in_a_graph_change_no_bit(
+    group: Any, policy: str, delay_seed: int | None, shard: str | None
+) -> None:
     found = []
-    for process_group in ("none", group):
+    for how in ({"process_group": "none"}, {"process_group": group, "shard": shard}):
         net = Net(normalizes=True).cuda()
         options: dict[str, Any] = {"policy": policy, "dtype": "fp32", "chunk_size": 3000}
-        options |= {"delay_seed": delay_seed, "process_group": process_group}
+        options |= {"delay_seed": delay_seed, **how}
         x = torch.empty(16, *SHAPE, device="cuda")
         trainer = Trainer(net, x, optimizer=SPECS["SGD"], bucket_size=3000, **options)
         losses = [trainer.step(x.cuda(), y.cuda()).item() for x, y in batches(6, 16)]
@@ -59,11 +62,16 @@ def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path:
     running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
     assert [process.wait() for process in running] == [0] * WORLD
     found = [torch.load(tmp_path / f"{backend}.{rank}.pt") for rank in range(WORLD)]
-    exact = trained(Net().double(), batches(STEPS, 4 * WORLD), TORCHS["SGD"])
+    exact, normalized = (
+        trained(Net(normalizes=way).double(), batches(STEPS, 4 * WORLD), TORCHS["SGD"])
+        for way in (False, True)
+    )
     assert found[0]["losses"] == pytest.approx(exact["losses"].tolist(), rel=1e-4)
     for each in found:
-        for way in ("trainer", "wrapped"):
-            for name, value in exact["state"].items():
+        for way in each.keys() - {"losses"}:
+            expected = normalized if way == "normalized" else exact
+            for name, value in expected["state"].items():
                 torch.testing.assert_close(each[way][name].double(), value, rtol=1e-3, atol=1e-5)
-    for way in ("trainer", "wrapped"):
+    assert ("shards" in found[0]) == (backend == "nccl")
+    for way in found[0].keys() - {"losses"}:
         assert all(torch.equal(v, found[1][way][n]) for n, v in found[0][way].items())

@@ -64,54 +64,6 @@ def test_early_updates_change_no_bit(ranks: list[Found]) -> None:
         assert usually.index("mean loss unpack_loss") < usually.index(early["names"][updates[0]])
 
 
-@pytest.mark.parametrize("way", ["SGD", "AdamW", "SGD in bf16", "SGD early"])
-def test_shards_train_as_whole_states(ranks: list[Found], way: str) -> None:
-    name = way.split()[0]
-    exact, first = ranks[0]["whole_batches"][f"{name} 16"], ranks[0]["shards"][way]
-    torchs = error_of(plain_of(ranks, name), exact["state"])
-    limit = 2**-8 if "bf16" in way else RATIO * max(LEAST_ERROR, torchs)
-    for found in ranks:
-        mine = found["shards"][way]
-        assert error_of(mine["state"], exact["state"]) <= limit
-        assert all(torch.equal(each, first["state"][n]) for n, each in mine["state"].items())
-        assert torch.equal(mine["losses"], first["losses"])
-        assert_equal(mine["saved"], first["saved"])
-
-
-@pytest.mark.parametrize(("way", "states"), [("SGD", 1), ("AdamW", 2)])
-def test_a_process_keeps_a_part_of_the_state(ranks: list[Found], way: str, states: int) -> None:
-    for found in ranks:
-        mine = found["shards"][way]
-        sizes = [each.numel() for each in mine["state"].values()]
-        assert mine["kept"] == states * sum(-(-size // (4 * WORLD)) * 4 for size in sizes)
-        assert mine["kept"] < 1.05 * states * sum(sizes) / WORLD + 4 * states * len(sizes)
-        assert mine["fixed"] >= 4 * mine["kept"]
-
-
-def test_shards_are_updated_by_accumulated_gradients(ranks: list[Found]) -> None:
-    exact = ranks[0]["whole_batches"]["AdamW 16"]["state"]
-    torchs = error_of(plain_of(ranks, "AdamW"), exact)
-    for found in ranks:
-        mine = found["shards_accumulated"]["state"]
-        assert error_of(mine, exact) <= RATIO * max(LEAST_ERROR, torchs)
-        first = ranks[0]["shards_accumulated"]["state"]
-        assert all(torch.equal(each, first[name]) for name, each in mine.items())
-
-
-def test_checkpoints_of_shards_are_those_of_whole_states(ranks: list[Found]) -> None:
-    for found in ranks:
-        mine = found["shards_restored"]
-        assert_equal(mine["found"], mine["expected"])
-        assert mine["shown"].count_nonzero() > 0
-
-
-def test_shards_need_a_group_and_a_name(ranks: list[Found]) -> None:
-    for found in ranks:
-        alone, unknown = found["shards_of_one"]
-        assert "give a process_group" in alone
-        assert "shard is 'gradients'" in unknown
-
-
 def test_processes_share_the_host_budget_of_their_machine(ranks: list[Found]) -> None:
     assert [found["host_budget"] for found in ranks] == [(4 << 20) // WORLD] * WORLD
 
@@ -219,9 +171,9 @@ def test_all_processes_have_one_plan(ranks: list[Found]) -> None:
 def test_survivors_of_a_killed_process_have_changed_nothing(ranks: list[Found]) -> None:
     assert "killed" not in ranks[-1]
     for rank, found in enumerate(ranks[:-1]):
-        killed = found["killed"]
-        assert f"process {rank} of 4: a sum over all processes failed" in killed["told"]
-        assert_equal(killed["after"], killed["before"])
+        for killed in found["killed"].values():
+            assert f"process {rank} of 4: a sum over all processes failed" in killed["told"]
+            assert_equal(killed["after"], killed["before"])
 
 
 def assert_equal(found: Any, expected: Any) -> None:

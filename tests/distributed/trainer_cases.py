@@ -84,55 +84,6 @@ def case_early(rank: int) -> Any:
     return {"names": early, "usual names": usual, **trained}
 
 
-def case_shards(rank: int) -> Any:
-    """Each process has a shard of the optimizer's state, by each optimizer and in several ways."""
-    ways: dict[str, dict[str, Any]] = {
-        "SGD": {"bucket_size": 3000},
-        "AdamW": {},
-        "SGD in bf16": {"bucket_size": 3000, "sum_dtype": "bf16"},
-        "SGD early": {"bucket_size": 3000, "early_updates": True, "policy": "auto"},
-    }
-    return {name: _by_shards(rank, name.split()[0], **how) for name, how in ways.items()}
-
-
-def _by_shards(rank: int, name: str, **how: Any) -> Any:
-    trainer = trainer_of(Net(), 4, name, shard="optimizer", **how)
-    found = steps(trainer, part_of(rank, (4,) * 4))
-    states = trainer.optimizer.planned_state.states.values()
-    kept = sum(each.numel() for state in states for each in state.values())
-    fixed = trainer.graph.fixed["optimizer state"]
-    return {**found, "kept": kept, "fixed": fixed, "saved": trainer.state_dict()}
-
-
-def case_shards_accumulated(rank: int) -> Any:
-    trainer = trainer_of(Net(), 4, "AdamW", shard="optimizer")
-    return steps(trainer, part_of(rank, (4,) * 4), accumulate=2)
-
-
-def case_shards_restored(rank: int) -> Any:
-    """From shards to whole states and back amid the steps, beside shards all the way."""
-    given = list(part_of(rank, (4,) * 4, 6))
-    shards, whole, others, usual = (
-        trainer_of(Net(), 4, "AdamW", shard=shard)
-        for shard in ("optimizer", None, "optimizer", "optimizer")
-    )
-    steps(shards, iter(given[:3]))
-    whole.load_state_dict(shards.state_dict())
-    shown = whole.optimizer.state[whole.net.fc1.weight]["exp_avg"].clone()
-    others.load_state_dict(whole.state_dict())
-    steps(others, iter(given[3:]))
-    steps(usual, iter(given))
-    return {"found": others.state_dict(), "expected": usual.state_dict(), "shown": shown}
-
-
-def case_shards_of_one(rank: int) -> Any:
-    with pytest.raises(InputError) as alone:
-        trainer_of(Net(), 4, process_group="none", shard="optimizer")
-    with pytest.raises(InputError) as unknown:
-        trainer_of(Net(), 4, shard="gradients")
-    return str(alone.value), str(unknown.value)
-
-
 def case_host_budget(rank: int) -> Any:
     """The budget of a machine, of which each process has its part."""
     trainer = trainer_of(Net(), 4, host_budget="4MiB")
@@ -343,16 +294,26 @@ def case_plans(rank: int) -> Any:
 
 def case_killed(rank: int) -> Any:
     """A rank ends while the others are in a step: their parameters, optimizer and error."""
-    group = distributed.new_group(timeout=timedelta(seconds=5))
-    net = Net(normalizes=True)
-    trainer = trainer_of(net, 4, process_group=group)
+    how = {"process_group": distributed.new_group(timeout=timedelta(seconds=5))}
+    whole = trainer_of(Net(normalizes=True), 4, **how)
+    sharded = trainer_of(Net(normalizes=True), 4, "AdamW", shard="optimizer", **how)
     first, second = part_of(rank, (4,) * 4, 2)
-    trainer.step(*first)
+    for trainer in (whole, sharded):
+        trainer.step(*first)
     if rank == WORLD - 1:
         raise EndOfProcessError
-    before = copy.deepcopy(trainer.state_dict())
-    try:
-        trainer.step(*second)
-    except EngineError as error:
-        return {"told": str(error), "before": before, "after": trainer.state_dict()}
-    return None
+    return {"whole": _failing(whole, second), "sharded": _failing(sharded, second)}
+
+
+def _failing(trainer: Trainer, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """What a step tells that fails, and what there was before and after it."""
+    before = copy.deepcopy(_kept(trainer))
+    with pytest.raises(EngineError) as caught:
+        trainer.step(*batch)
+    return {"told": str(caught.value), "before": before, "after": _kept(trainer)}
+
+
+def _kept(trainer: Trainer) -> list[Any]:
+    """All that outlives a step: the network's tensors, the optimizer's, and its counts."""
+    kept = trainer.optimizer.planned_state
+    return [trainer.net.state_dict(), [*kept.states.values()], kept.steps]
