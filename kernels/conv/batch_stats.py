@@ -117,7 +117,7 @@ def moment_cells(
         return _cells_at_stride_1(out_sides, replace(taps, stride=(1, 1)), dtype, flat)
     box = box_of(*out_sides, specialized_tile(taps, dtype).pixels)
     even = in_sides[0] % 2 == 0 and in_sides[1] % 2 == 0
-    many = out_channels >= 2 * FEW_CHANNELS and taps.summed_channels <= channels[0]
+    many = out_channels >= 2 * FEW_CHANNELS
     fits = many and even and fits_specialized(taps, dtype, box, pooled=False)
     if stride != (2, 2) or not fits:
         return None

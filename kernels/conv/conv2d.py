@@ -19,7 +19,6 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.grad import conv2d_input
 
 from ..codec.sign_bits import passes_reference
-from ..language.channel_ranges import split_even_odd
 from ..language.cost import costing
 from ..language.rounding import stored_reference
 from ..pointwise.activation_math import rectified_reference
@@ -167,7 +166,7 @@ def _launch_forward(
         left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision, made_by)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
-        left = launch_specialized(split_even_odd(x), weights_of(packed), y, taps, epilogue, box)
+        left = launch_specialized(x, weights_of(packed), y, taps, epilogue, box)
     elif _suits_im2col(y, taps, precision):
         left = launch_im2col(x, packed, y, taps, epilogue, precision)
     else:
@@ -190,8 +189,6 @@ def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precis
     """
     even = x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0
     if taps.stride != (2, 2) or not even or not suits_descriptors(x, y, taps, precision):
-        return False
-    if taps.summed_channels > x.shape[3]:  # a band of even columns would read odd columns
         return False
     box, pooled = specialized_box(y, taps, epilogue), epilogue.codes is not None
     return taps.out_channels >= 2 * FEW_CHANNELS and suits_specialized(

@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..codec.sign_bits import WORD, words_of
-from ..language.channel_ranges import is_range, pitch_of
+from ..language.channel_ranges import is_range, pitch_of, split_even_odd
 from ..language.device import num_sms
 from ..language.gluon import swizzled
 from ..language.overrides import configured
@@ -24,7 +24,6 @@ from .remade import MadeBy, settings_of_maker, stages_beside
 from .tiles import (
     FEW_CHANNELS,
     ROWS_PACKED_STAGES,
-    ROWS_STAGES,
     Box,
     Filter,
     Pair,
@@ -199,14 +198,11 @@ def launch_specialized(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box,
     maker: Mapping[str, Any] = NO_MAKER, *, flat: bool = False,
 ) -> bool:  # fmt: skip
-    """Launch warp_specialized.py on x [N, H, W, C], or at stride 2 on its `split_even_odd`."""
-    halved = x.dim() == 5
-    block = (*box[:2], 1, box[2]) if halved else box
-    pitch = x.stride(3) // 2 if halved else 0
+    """Launch warp_specialized.py. At stride 2 both sides of x [N, H, W, C] are even."""
     shared = shares_rows(taps, box)
     tile = configured(
         "specialized",
-        _specialized_tile(taps, x.dtype, shared=shared),
+        specialized_tile(taps, x.dtype, shared=shared),
         lambda: _facts(y, taps, epilogue, flat=flat) | {"box": box, "rows": shared},
     )
     stored = _stored_box(box, tile, taps, pooled=epilogue.codes is not None)
@@ -214,14 +210,13 @@ def launch_specialized(
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
     cell, moments = _cell_within(stored, y, epilogue), epilogue.moments_by(box, flat=flat)
     conv_specialized_kernel[(min(num_tiles, num_sms()),)](
-        swizzled(x, [*block, tile.in_channels]),
-        swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
+        *_loading(x, box, taps, tile, shared=shared),
         swizzled(weights.rows, [tile.out_channels, tile.in_channels]),
         epilogue.bias,
         epilogue.mask_in(stored, taps, gluon=True),
         swizzled(in_groups(y, taps), stored),
         epilogue.codes, epilogue.sums, moments,
-        num_samples, height, width, taps.in_channels, taps.channels[1], pitch, *taps.size,
+        num_samples, height, width, taps.in_channels, taps.channels[1], *taps.size,
         *taps.padding, *taps.dilation, *weights.strides, *epilogue.mask_strides(taps),
         *taps.widths, taps.last_band, **maker,
         R=taps.size[0] if taps.by_group else 0, **_flags(epilogue), BANDS=taps.has_bands,
@@ -235,6 +230,16 @@ def launch_specialized(
     if cell == 0:
         sum_apart(y, epilogue)
     return moments is not None
+
+
+def _loading(x: Tensor, box: Box, taps: Filter, tile: Tile, *, shared: bool) -> tuple[Any, Any]:
+    """The descriptors that load boxes of x, and rows of an edge or at stride 2 odd columns."""
+    if taps.stride == (2, 2):
+        even, odd = split_even_odd(x)
+        block = [*box[:2], 1, box[2], tile.in_channels]
+        return swizzled(even, block), swizzled(odd, block)
+    edge = [1, taps.size[0] - 1, box[2], tile.in_channels]
+    return swizzled(x, [*box, tile.in_channels]), swizzled(x, edge) if shared else None
 
 
 def _launch_plain_box(
@@ -317,12 +322,6 @@ def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
     """Samples, rows and columns of the sums from which y is computed."""
     scale = 1 if epilogue.codes is None else 2
     return y.shape[0], scale * y.shape[1], scale * y.shape[2]
-
-
-def _specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool) -> Tile:
-    """The tile, with fewer stages where a stage holds the rows that the taps of a column share."""
-    tile = specialized_tile(taps, dtype)
-    return replace(tile, num_stages=ROWS_STAGES) if shared else tile
 
 
 def _facts(y: Tensor, taps: Filter, epilogue: Epilogue, *, flat: bool = False) -> dict[str, Any]:

@@ -33,6 +33,7 @@ MOST_IM2COL: Final = 32  # taps and channels in one step: more take too many reg
 ROWS_STAGES: Final = 3  # stages of rows that the taps of a column share
 ROWS_PACKED_STAGES: Final = 2  # stages of the weights of a column of taps
 MOST_EMPTY: Final = 1 / 8  # of the channels that specialised warps load
+MOST_EMPTY_AT_STRIDES: Final = 1 / 2  # where the other kernel loads by pointers
 LONG_SUM: Final = 36  # steps of a sum from which overlapping tiles gain nothing
 LONG_FLOAT32_SUM: Final = 128  # steps from which one large tile is faster than two residents
 
@@ -241,13 +242,15 @@ def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: boo
 def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
     """Whether boxes suit specialised warps, and sums have steps of 128 bytes that are full enough.
 
-    At strides, where pixels of a row lie side by side, all steps must be whole. float32 tiles must
-    share rows: with a stage for each tap too little shared memory is left, and 256->256 @56 takes
-    2.90 ms instead of 2.60 ms. Pooling windows must lie in single threads.
+    At stride 2 72->72 in 3 groups @112 takes 0.75 ms, and by pointers 1.94 ms; 24->96 @192 takes
+    1.29 ms, and by pointers 0.91 ms. float32 tiles must share rows: with a stage for each tap too
+    little shared memory is left, and 256->256 @56 takes 2.90 ms instead of 2.60 ms. Pooling windows
+    must lie in single threads.
     """
     step = step_channels(dtype)
     empty = -taps.in_channels % step
-    if empty > (MOST_EMPTY * (taps.in_channels + empty) if taps.stride == (1, 1) else 0):
+    most = MOST_EMPTY if taps.stride == (1, 1) else MOST_EMPTY_AT_STRIDES
+    if empty > most * (taps.in_channels + empty):
         return False
     if dtype == torch.float32 and not shares_rows(taps, box):
         return False
@@ -265,15 +268,16 @@ def shares_rows(taps: Filter, box: Box) -> bool:
     return dense and whole and not taps.by_group and widens()
 
 
-def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
+def specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool = False) -> Tile:
     """The tile of warp_specialized.py. Two tiles are in flight on a multiprocessor.
 
-    128->128 @112 with a mask takes 1.41 ms, and 1.77 ms by the best of `box_tile`.
+    Stages are fewer where one holds the rows that the taps of a column share. 128->128 @112 with a
+    mask takes 1.41 ms, and 1.77 ms by the best of `box_tile`.
     """
-    parts = 2 if dtype == torch.float32 else 1
+    parts, step = 2 if dtype == torch.float32 else 1, step_channels(dtype)
     if taps.tile_channels == TILE_CHANNELS:
-        return Tile(256, 64, step_channels(dtype), 4, 4, parts=parts)
-    return Tile(128, 128, step_channels(dtype), 4, 5, parts=parts)
+        return Tile(256, 64, step, 4, ROWS_STAGES if shared else 4, parts=parts)
+    return Tile(128, 128, step, 4, ROWS_STAGES if shared else 5, parts=parts)
 
 
 def im2col_tile(taps: Filter) -> Tile:

@@ -35,9 +35,9 @@ from .warp_specialized_remade import sum_of_remade
 
 # None of them makes a load or a store of maps wider: descriptors have strides of their own.
 SIZES: Final = (
-    "num_samples", "height", "width", "in_c", "out_c", "pitch", "taps_h", "taps_w", "pad_h",
-    "pad_w", "dil_h", "dil_w", "packed_h", "packed_w", "mask_n", "mask_h", "mask_w",
-    "in_width", "out_width", "last_band", "sample_pixels", "made_c",
+    "num_samples", "height", "width", "in_c", "out_c", "taps_h", "taps_w", "pad_h", "pad_w",
+    "dil_h", "dil_w", "packed_h", "packed_w", "mask_n", "mask_h", "mask_w", "in_width",
+    "out_width", "last_band", "sample_pixels", "made_c",
 )  # fmt: skip
 
 
@@ -247,8 +247,8 @@ def _rows(x_desc, COUNT: gl.constexpr):
 
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
-    x_desc, edge_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
-    num_samples, height, width, in_c, out_c, pitch, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
+    x_desc, second_desc, packed_desc, bias_ptr, mask, y_desc, codes_ptr, sums_ptr, moments_ptr,
+    num_samples, height, width, in_c, out_c, taps_h, taps_w, pad_h, pad_w, dil_h, dil_w,
     packed_h, packed_w, mask_n, mask_h, mask_w, in_width, out_width, last_band,
     source, coefficient, sample_pixels, made_c, MAKER: gl.constexpr, FUNCTION: gl.constexpr,
     R: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
@@ -260,8 +260,9 @@ def conv_specialized_kernel(
 ) -> None:  # fmt: skip
     """A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
-    At stride 2 a tap reads one of the four maps of even or odd rows and columns. The taps of a row
-    of weights lie packed_h and packed_w elements apart. With BANDS a tile of output channels reads
+    At stride 2 a tap reads one of the four maps of even or odd rows and columns: x_desc has the
+    even columns, second_desc the odd ones. The taps of a row of weights lie packed_h and packed_w
+    elements apart. With BANDS a tile of output channels reads
     a band of in_c input channels (bands.py), else the first in_c. With CHANNELS, if not 0, a tile
     lies in one group, and only these channels of its band are summed; R is then taps_h, else 0:
     filters of all sizes share a kernel, which takes a second to compile. With POOL the maxima of
@@ -317,8 +318,8 @@ def conv_specialized_kernel(
                 MAKER, FUNCTION,
             )),
             (load_tiles, (
-                x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
-                full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
+                x_desc, second_desc, packed_desc, x_bufs, packed_bufs,
+                full, empty, packed_full, packed_empty, tiles, steps_c,
                 (taps_h, taps_w), (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w),
                 (in_width, out_width, last_band), BLOCK, ROWS, BANDS, BY_GROUP,
             )),

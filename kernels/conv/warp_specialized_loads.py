@@ -27,14 +27,16 @@ def _band_of(k, bands, BANDS: gl.constexpr):
 
 @gluon.jit
 def _load_boxes(
-    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, taps, offsets,
+    x_desc, odd_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, steps_c, taps, offsets,
     bands, BLOCK: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring of stages, one step of one tile after the other.
 
     The taps of a column come first, then input channels, then columns.
 
-    At stride 2 x has 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels].
+    At stride 2 x has 5 axes [samples, rows / 2, 2, columns / 2, channels]: `x_desc` has its even
+    columns, `odd_desc` its odd ones. Outside of both are zeros: a box may be wider than the map has
+    channels.
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     AXES: gl.constexpr = len(x_desc.block_type.shape)
@@ -56,11 +58,14 @@ def _load_boxes(
             row = r * dil_h - pad_h
             column = s * dil_w - pad_w
             if AXES == 5:
-                channel = (column & 1) * pitch + band + c
-                place = [n, h + (row >> 1), row & 1, w + (column >> 1), channel]
+                place = [n, h + (row >> 1), row & 1, w + (column >> 1), band + c]
+                if (column & 1) == 0:
+                    load_box(x_desc, place, bar, x_bufs.index(stage))
+                else:
+                    load_box(odd_desc, place, bar, x_bufs.index(stage))
             else:
                 place = [n, h + row, w + column, band + c]
-            load_box(x_desc, place, bar, x_bufs.index(stage))
+                load_box(x_desc, place, bar, x_bufs.index(stage))
             place = [k, r * packed_h + s * packed_w + c]
             load_box(packed_desc, place, bar, packed_bufs.index(stage))
             stage += 1
@@ -119,18 +124,21 @@ def _load_rows(
 
 @gluon.jit
 def load_tiles(
-    x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, pitch, steps_c, taps, offsets, bands, BLOCK: gl.constexpr,
+    x_desc, second_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
+    tiles, steps_c, taps, offsets, bands, BLOCK: gl.constexpr,
     ROWS: gl.constexpr, BANDS: gl.constexpr, BY_GROUP: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Load boxes of pixels, or rows where the taps of a column share them."""
+    """Load boxes of pixels, or rows where the taps of a column share them.
+
+    `second_desc` loads the last of such rows, or at stride 2 odd columns.
+    """
     if ROWS > 1:
         _load_rows(
-            x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
+            x_desc, second_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
             packed_empty, tiles, steps_c, taps[1], offsets, bands, ROWS, BLOCK, BANDS,
         )  # fmt: skip
     else:
         _load_boxes(
-            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, taps,
-            offsets, bands, BLOCK, BANDS, BY_GROUP,
+            x_desc, second_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, steps_c,
+            taps, offsets, bands, BLOCK, BANDS, BY_GROUP,
         )  # fmt: skip

@@ -81,13 +81,18 @@ def flat_samples(maps: Tensor, cut: int = 1) -> Tensor:
     return maps.as_strided((samples * cut, row - pitch + channels), (row, 1))
 
 
-def split_even_odd(maps: Tensor) -> Tensor:
-    """View of a range as [N, H/2, 2, W/2, pitch + C]: even and odd rows and columns apart."""
+def split_even_odd(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of a range as [N, H/2, 2, W/2, C]: its even and its odd columns, rows apart likewise.
+
+    H and W are even. Both views start at multiples of 16 bytes where all pixels do.
+    """
     samples, height, width, channels = maps.shape
     pitch = pitch_of(maps)
     row = width * pitch
-    sides = (samples, height // 2, 2, width // 2, pitch + channels)
-    return maps.as_strided(sides, (height * row, 2 * row, row, 2 * pitch, 1))
+    sides = (samples, height // 2, 2, width // 2, channels)
+    strides = (height * row, 2 * row, row, 2 * pitch, 1)
+    start = maps.storage_offset()
+    return maps.as_strided(sides, strides, start), maps.as_strided(sides, strides, start + pitch)
 
 
 def merged_pixels(maps: Tensor, count: int) -> Tensor | None:

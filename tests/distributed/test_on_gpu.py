@@ -19,6 +19,7 @@ from tvdnn import Trainer
 pytestmark = pytest.mark.gpu
 SCRIPT = "from tests.distributed.gpu_cases import main; main()"
 WORLD = 2
+CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path:
         for way in each.keys() - {"losses"}:
             expected = normalized if way == "normalized" else exact
             for name, value in expected["state"].items():
-                torch.testing.assert_close(each[way][name].double(), value, rtol=1e-3, atol=1e-5)
+                torch.testing.assert_close(each[way][name].double(), value.double(), **CLOSE)
     assert ("shards" in found[0]) == (backend == "nccl")
     for way in found[0].keys() - {"losses"}:
         assert all(torch.equal(v, found[1][way][n]) for n, v in found[0][way].items())

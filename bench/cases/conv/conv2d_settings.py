@@ -91,6 +91,8 @@ FORWARD: Final = (
     _at(ROWS, RELU, HALF),
     _at(ROWS, RELU, WIDE, tuned=True),
     _at(Layer(14, 24, 128, stride=2), RELU, HALF),
+    _at(Layer(112, 48, 48, stride=2, groups=6), RELU, HALF),
+    _at(Layer(96, 48, 192, stride=2), RELU, HALF),
     *both(Layer(28, 72, 24, 1), RELU),
     *both(Layer(14, 240, 80, 1), RELU),
     *both(Layer(14, 120, 16), RELU),
@@ -119,6 +121,7 @@ MOMENTS: Final = tuple(
         (Layer(56, 256, 256, stride=2, groups=32), HALF),
         (Layer(56, 224, 224, groups=2), HALF),
         (Layer(112, 224, 224, stride=2, groups=2), HALF),
+        (Layer(112, 72, 72, stride=2, groups=3), HALF),
         (Layer(14, 560, 560, groups=10), HALF),
     )
 )

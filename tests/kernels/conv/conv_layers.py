@@ -70,10 +70,12 @@ BANDS = {  # convolutions in groups whose bands of input channels TMA can move
     "fours, odd sides": Shape((2, 7, 5), (64, 64), stride=(2, 2), groups=16, precision="tf32"),
     "eights": Shape((2, 5, 4), (104, 104), groups=13, precision="tf32"),
     "eights, one block": Shape((2, 5, 4), (48, 48), groups=6, precision="tf32"),
+    "eights, stride 2": Shape((2, 6, 8), (48, 48), stride=(2, 2), groups=6, precision="tf32"),
     "sixteens, dilated": Shape(
         (1, 6, 6), (64, 64), padding=(2, 2), dilation=(2, 2), groups=4, precision="tf32"
     ),
     "twenty-fours": Shape((2, 4, 5), (120, 120), groups=5, precision="tf32"),
+    "twenty-fours, stride 2": Shape((2, 8, 6), (72, 72), stride=(2, 2), groups=3, precision="tf32"),
     "thirty-twos, strided and dilated": Shape(
         (2, 9, 8),
         (96, 96),
@@ -108,6 +110,7 @@ DESCRIPTOR = {
     "box, dilated": Shape((1, 6, 6), (32, 64), padding=(2, 2), dilation=(2, 2), precision="tf32"),
     "box, one by one": Shape((3, 5, 5), (64, 32), (1, 1), padding=(0, 0), precision="tf32"),
     "box, stride 2": Shape((2, 8, 6), (64, 64), stride=(2, 2), precision="tf32"),
+    "box, stride 2, 48 channels": Shape((2, 6, 4), (48, 96), stride=(2, 2), precision="tf32"),
     "box, stride 2, odd sides": Shape((2, 7, 5), (64, 32), stride=(2, 2), precision="tf32"),
     "box, stride 3": Shape((2, 7, 10), (32, 32), (2, 5), (3, 3), padding=(0, 2), precision="tf32"),
     "box, one by one, stride 2": Shape(
@@ -130,6 +133,10 @@ ON_GPU = {
     "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
     "groups": Shape((16, 56, 56), (128, 128), groups=32, precision="tf32"),
     "groups, stride 2": Shape((64, 28, 28), (256, 256), stride=(2, 2), groups=32, precision="tf32"),
+    "groups of 8, stride 2": Shape(
+        (16, 112, 112), (48, 48), stride=(2, 2), groups=6, precision="tf32"
+    ),
+    "few channels, stride 2": Shape((16, 96, 96), (48, 192), stride=(2, 2), precision="tf32"),
     "wide groups": Shape((16, 28, 28), (336, 336), groups=3, precision="tf32"),
     "groups of 56": Shape((16, 14, 14), (168, 168), groups=3, precision="tf32"),
     "groups of 80, stride 2": Shape(

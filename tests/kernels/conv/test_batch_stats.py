@@ -25,6 +25,11 @@ SHAPES = {
     "groups": Shape((3, 6, 6), (128, 128), groups=32, precision="tf32"),
     "groups, stride 2": Shape((3, 12, 8), (104, 104), stride=(2, 2), groups=13, precision="tf32"),
     "stride 2": Shape((3, 12, 40), (64, 32), stride=(2, 2), precision="tf32"),
+    "stride 2, eights": Shape((3, 12, 24), (48, 48), stride=(2, 2), groups=6, precision="tf32"),
+    "stride 2, twenty-fours": Shape(
+        (5, 14, 12), (72, 72), stride=(2, 2), groups=3, precision="tf32"
+    ),
+    "stride 2, few channels": Shape((3, 12, 22), (48, 96), stride=(2, 2), precision="tf32"),
     "no whole step": Shape((5, 6, 14), (24, 16), precision="tf32"),
     "no whole step, specialized": Shape((5, 6, 14), (120, 40), **ONE, precision="tf32"),
 }

@@ -98,7 +98,7 @@ def test_pointers_take_every_shape(
 
 FUSED = [
     *("first layer", "stride 2", "groups", "box", "box, odd channels", "box, one by one"),
-    *("eights", "fours, stride 2"),
+    *("eights", "fours, stride 2", "eights, stride 2"),
 ]
 
 

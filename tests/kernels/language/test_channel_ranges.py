@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tvdnn.kernels.language.channel_ranges import is_range, pitch_of
+from tvdnn.kernels.language.channel_ranges import is_range, pitch_of, split_even_odd
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (1, 5), (5, 1), (3, 4)])
@@ -26,3 +26,13 @@ def test_maps_of_one_pixel_and_one_sample_have_their_own_channels() -> None:
 
 def test_maps_with_skipped_rows_are_no_ranges() -> None:
     assert not is_range(torch.empty(2, 4, 4, 6)[:, ::2, ::2])
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_halves_have_every_second_column(samples: int) -> None:
+    wide = torch.arange(samples * 4 * 6 * 24).view(samples, 4, 6, 24)
+    part = wide[..., 8:18]
+    for half, view in enumerate(split_even_odd(part)):
+        assert torch.equal(view, part[:, :, half::2].unflatten(1, (-1, 2)))
+        assert view.untyped_storage().data_ptr() == wide.untyped_storage().data_ptr()
+        assert all(start % 8 == 0 for start in (view.storage_offset(), *view.stride()[:-1]))
