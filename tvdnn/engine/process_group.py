@@ -1,6 +1,5 @@
 """The processes that train one network together, each on its part of a batch."""
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -44,9 +43,6 @@ class TrainingGroup:
         self.size = distributed.get_world_size(group)
         backends = distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
         self.sums_in_graphs = f"{device.type}:nccl" in backends.split(",")
-        # NCCL registers the buffers of captured sums with the other processes. Between two trainers
-        # of one group the end of a registration waited for a sum, and that sum for its process.
-        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         self.gathers = self.sums_in_graphs or device.type == "cpu"  # gloo does on CPUs alone
 
     @property
