@@ -42,9 +42,10 @@ Kernel = Literal[
 ]  # fmt: skip
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
-# The same of strided layers in groups: gather.py takes 3.33 ms for 72->72 in 3 @112 (H200,
-# 2026-11), whose loads from the L2 cache here take 0.9 ms (computed, not measured yet).
-STRIDED_MAP: Final = 56 * 56
+# The same of some layers in groups. 72->72 in 3 @112 at stride 2 takes 0.83 ms, and 3.33 ms by
+# gather.py; @56 it takes 0.78 ms, and 1.16 ms by flat.py. 128->128 in 32 @56 takes 0.30 ms, and
+# 0.25 ms by flat.py (H200, 2026-11).
+GROUPS_MAP: Final = 56 * 56
 UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
 # UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
 TRANSPOSED_UNIT_STEPS: Final = 2048
@@ -187,11 +188,9 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
         return "transposed"
     if has_gluon and suits_columns(layer):
         return "columns"
-    is_flat = _is_flat(layer)
-    strided = layer.taps.has_bands and not is_flat
-    if layer.out_pixels <= (STRIDED_MAP if strided else SMALL_MAP):
+    if layer.out_pixels <= (GROUPS_MAP if _has_many_loads(layer) else SMALL_MAP):
         return "sample_taps" if _shares_samples(layer) else "per_sample"
-    if not is_flat:
+    if not _is_flat(layer):
         return "gather"
     return "taps" if _shares_taps(layer) else "flat"
 
@@ -215,6 +214,12 @@ def _is_flat(layer: GradWeightShape) -> bool:
     taps = layer.taps
     kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
     return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
+
+
+def _has_many_loads(layer: GradWeightShape) -> bool:
+    """Whether other kernels load maps often: layers in groups at strides, or of wider bands."""
+    wide = layer.taps.in_channels > TILE_CHANNELS and _shares_samples(layer)
+    return layer.taps.has_bands and (wide or not _is_flat(layer))
 
 
 def _shares_taps(layer: GradWeightShape) -> bool:
