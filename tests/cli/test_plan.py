@@ -196,6 +196,23 @@ def test_plan_tells_what_is_exposed_of_sums_over_processes(
     assert any(line.startswith("reduce") for line in table(out))
     assert summing["world"] == 4
     assert 0 < summing["exposed_s"] <= summing["summing_s"]
+    code, out, _ = run(
+        capsys,
+        "plan",
+        *SMALL,
+        "--policy",
+        "keep",
+        *together,
+        "--shard",
+        "optimizer",
+        "--json",
+        path,
+    )
+    sharded = json.loads(path.read_text())["summing"]
+    assert code == 0
+    assert sharded["summed_bytes"] == pytest.approx(summing["summed_bytes"], rel=0.01)
+    assert sharded["summing_s"] > 0.9 * summing["summing_s"]
+    assert run(capsys, "plan", *SMALL, "--shard", "optimizer")[0] == 2
     code, _, err = run(capsys, "plan", *SMALL, "--world", "2", "--link", "Token Ring")
     assert code == 2
     assert "NVLink, PCIe, 100GbE" in err

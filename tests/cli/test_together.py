@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from bench.offline.compiler import ROOT
 from tests.cli.test_train import dataset
 
@@ -41,7 +43,8 @@ def test_bench_has_a_row_of_all_processes() -> None:
 def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     data = dataset(tmp_path / "a.npz")
     options = ("--data", data, "--lr", "0.02", "--dtype", "fp32", "--epochs", "2")
-    done = launched("train", "lenet5", *options, "--batch", "8", "--checkpoint", tmp_path / "a.pt")
+    own = ("--batch", "8", "--checkpoint", tmp_path / "a.pt", "--shard", "optimizer")
+    done = launched("train", "lenet5", *options, *own)
     assert done.returncode == 0, done.stderr
     one = [sys.executable, "-m", "tvdnn", "train", "lenet5", *options, "--batch", "16"]
     alone = subprocess.run(
@@ -54,7 +57,8 @@ def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     )
     assert len(together) == 2
     assert all(abs(a - b) < 1e-3 for a, b in zip(together, expected, strict=True))
-    assert (tmp_path / "a.pt").exists()
+    saved = torch.load(tmp_path / "a.pt")["trainer"]["optimizer"]["state"]
+    assert saved[0]["momentum_buffer"].shape == (6, 1, 5, 5)  # of all, though each has a part
 
 
 def test_an_error_names_its_process() -> None:

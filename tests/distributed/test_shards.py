@@ -66,5 +66,5 @@ def test_checkpoints_of_shards_are_those_of_whole_states(ranks: list[Found]) -> 
 def test_shards_need_a_group_and_a_name(ranks: list[Found]) -> None:
     for found in ranks:
         alone, unknown = found["refused"]
-        assert "give a process_group" in alone
+        assert "give their process_group" in alone
         assert "shard is 'gradients'" in unknown

@@ -99,6 +99,10 @@ Interconnect = Annotated[
     str | None,
     typer.Option("--link", help=f"Between them: {', '.join(hardware.INTERCONNECTS)}, the first."),
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(help="optimizer: each process has a part of the optimizer's state (ZeRO 1)."),
+]
 JsonFile = Annotated[
     str | None,
     typer.Option(

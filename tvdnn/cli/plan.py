@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..engine.process_group import is_sharded
 from ..errors import InputError
 from ..experiment.processes import Processes
 from ..experiment.request import (
@@ -43,6 +44,7 @@ from .options import (
     Net,
     Policy,
     Profile,
+    Shard,
     World,
     output_option,
 )
@@ -65,6 +67,7 @@ def plan(
     hardware: Profile = None,
     world: World = 1,
     link: Interconnect = None,
+    shard: Shard = None,
     sweep: Annotated[
         int | None,
         typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
@@ -92,8 +95,7 @@ def plan(
     limit, profile = parse_limit(budget), _machine(hardware, link)
     memory = profile.memory_nbytes if budget is None else None
     costs = Roofline(profile, request.dtype)
-    request = replace(as_tuned(request, costs.hardware), world=world)
-    _check_world(request, link, one_plan=not ladder and sweep is None)
+    request = _together(as_tuned(request, costs.hardware), world, link, shard, ladder or sweep)
     if ladder:
         if sweep is not None or output is not None or budget is not None:
             raise InputError("--ladder shows least peaks: leave out --budget, --sweep and -o")
@@ -117,11 +119,17 @@ def _machine(hardware: str | None, link: str | None) -> Hardware:
     return over(load(hardware or DEFAULT_PROFILE), link or DEFAULT_LINK)
 
 
-def _check_world(request: Request, link: str | None, *, one_plan: bool) -> None:
-    if request.world > 1 and (not one_plan or request.file_budget != 0):
+def _together(
+    request: Request, world: int, link: str | None, shard: str | None, several: object
+) -> Request:
+    """The request of processes that train together, for one plan and not `several`."""
+    request = replace(request, world=world, sharded=is_sharded(shard, world))
+    if world > 1 and (several or request.file_budget != 0):
         raise InputError("--world shows one plan: leave out --ladder, --sweep and --file-budget")
-    if request.world == 1 and link is not None:
-        raise InputError("--link is that between several processes; give their number by --world")
+    for option, given in (("--link", link is not None), ("--shard", request.sharded)):
+        if given and request.world == 1:
+            raise InputError(f"{option} is for several processes; give their number by --world")
+    return request
 
 
 def _sweep(

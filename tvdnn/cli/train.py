@@ -20,7 +20,17 @@ from ..experiment.together import Together, together
 from ..optim import SGD
 from ..planner.rounding import parse_allowed
 from ..units import format_bytes, parse_limit
-from .options import Allow, ChunkSize, Dtype, HostBudget, ImageSize, Net, Policy, in_a_folder
+from .options import (
+    Allow,
+    ChunkSize,
+    Dtype,
+    HostBudget,
+    ImageSize,
+    Net,
+    Policy,
+    Shard,
+    in_a_folder,
+)
 from .output import messages, stages
 
 
@@ -59,6 +69,7 @@ def train(
     budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
+    shard: Shard = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and test part.")] = 0,
     checkpoint: Annotated[
         Path | None,
@@ -71,7 +82,7 @@ def train(
     """Train NET by planned steps; print loss and test accuracy after each epoch.
 
     Processes that torchrun starts train together, each on a batch of its own; the first prints, and
-    saves the checkpoint.
+    saves the checkpoint. With --shard optimizer each has a part of the optimizer's state.
 
     The budget covers the training steps; accuracy is computed after them by the plain network on a
     few images at a time.
@@ -88,7 +99,7 @@ def train(
         dataset = _dataset(source, request, seed, processes.size)
         console = messages()
         with stages(console, net) as report:
-            options |= {"progress": report, "process_group": processes.group}
+            options |= {"progress": report, "process_group": processes.group, "shard": shard}
             trainer = _trainer(request, dataset, seed, optimizer=optimizer, **options)
         run = Run(request, trainer, dataset, epochs, seed, checkpoint, processes)
         _train(console, run, resume)
@@ -150,9 +161,9 @@ def _fit(console: Console, run: Run, start: int) -> None:
         with stages(console, f"epoch {epoch + 1}/{run.epochs}") as report:
             loss = _epoch(run, epoch, lambda share: report("running", share))
         peak = max(run.together.all_of(run.trainer.peak_nbytes()))
+        share = _accuracy(run.trainer.net, run) if run.together.rank == 0 else 0.0
+        _save(run, epoch + 1)
         if run.together.rank == 0:
-            share = _accuracy(run.trainer.net, run)
-            _save(run, epoch + 1)
             print_epoch(epoch + 1, loss, share, format_bytes(int(peak)))
 
 
@@ -202,15 +213,19 @@ def _start(console: Console, run: Run, resume: bool) -> int:
 
 
 def _save(run: Run, epoch: int) -> None:
-    """Write the checkpoint to a temporary file, then move it. None is ever half written."""
+    """Write the checkpoint to a temporary file, then move it. None is ever half written.
+
+    The first process writes. All take part, since each may have a part of the optimizer's state.
+    """
     if run.checkpoint is None:
         return
-    partial = run.checkpoint.with_name(run.checkpoint.name + ".partial")
     state = {
         "net": run.request.net,
         "classes": run.dataset.num_classes,
         "epoch": epoch,
         "trainer": run.trainer.state_dict(),
     }
-    torch.save(state, partial)
-    partial.replace(run.checkpoint)
+    if run.together.rank == 0:
+        partial = run.checkpoint.with_name(run.checkpoint.name + ".partial")
+        torch.save(state, partial)
+        partial.replace(run.checkpoint)

@@ -243,13 +243,17 @@ def begin_together(
     They stay as they are without a group. Raises InputError where the network, the samples or the
     settings differ.
     """
-    _check_shard(shard, group)
+    sharded = is_sharded(shard, None if group is None else group.size)
     if group is None:
         return settings
     if sum_dtype not in SUM_DTYPES:
         raise InputError(f"sum_dtype is {sum_dtype!r}; choose {' or '.join(SUM_DTYPES)}")
     nbytes = parse_bytes(bucket_size) or BUCKET_NBYTES
-    sharded = shard is not None
+    if sharded and not group.gathers:
+        raise InputError(
+            'shard="optimizer" gathers parameters of GPUs, which gloo does not; make the'
+            " process_group by NCCL"
+        )
     ranks = Ranks(group.size, nbytes, SUM_DTYPES[sum_dtype], early_updates, sharded)
     settings = replace(settings, ranks=ranks)
     named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
@@ -265,16 +269,15 @@ def begin_together(
     return settings
 
 
-def _check_shard(shard: str | None, group: TrainingGroup | None) -> None:
-    """Raise InputError for shards that there are not, or that the group cannot gather."""
-    if shard is None:
-        return
-    if shard != "optimizer":
+def is_sharded(shard: str | None, processes: int | None) -> bool:
+    """Whether each of so many processes has a part of the optimizer's state. None: there is one.
+
+    Raises InputError for a name that is none.
+    """
+    if shard not in (None, "optimizer"):
         raise InputError(f'shard is {shard!r}; choose "optimizer", or leave it out')
-    if group is None:
-        raise InputError('shard="optimizer" is for several processes; give a process_group')
-    if not group.gathers:
+    if shard is not None and processes is None:
         raise InputError(
-            'shard="optimizer" gathers parameters of GPUs, which gloo does not; make the'
-            " process_group by NCCL"
+            'shard="optimizer" is for processes that torchrun starts; give their process_group'
         )
+    return shard is not None

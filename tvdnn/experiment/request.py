@@ -73,6 +73,7 @@ class Request:
     allowed: float | None = None
     world: int = 1  # processes that train together, each on a batch like this
     bucket_nbytes: int = BUCKET_NBYTES  # of gradients that these sum at once
+    sharded: bool = False  # whether each of them has a part of the optimizer's state
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -151,7 +152,8 @@ def _variants(request: Request) -> GraphVariants:
     network = network_of(request)
     losses = losses_of("cross_entropy", None, torch.device("meta")).each
     settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
-    ranks = Ranks(request.world, request.bucket_nbytes) if request.world > 1 else None
+    together = Ranks(request.world, request.bucket_nbytes, sharded=request.sharded)
+    ranks = together if request.world > 1 else None
     settings = replace(settings, updates_last=request.file_budget != 0, ranks=ranks)
     return graph_variants(check_trainable(network, losses), settings)
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ..graph import Collective
 from ..planner.ir.costs import RANKS, Costs
-from ..planner.ir.schedule import Lane, Schedule
+from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Timeline
 from ..planner.make import Problem
 from ..planner.timing.calibrate import CalibratedCosts
@@ -40,7 +41,8 @@ class Outcome:
 class Summing:
     """Sums of gradients over processes in a simulated step: their bytes, and seconds.
 
-    `exposed_s` are the seconds by which the step is shorter where sums take no time.
+    `exposed_s` are the seconds by which the step is shorter where sums take no time. What is
+    gathered of parameters behind them takes part of the seconds, and none of the bytes.
     """
 
     world: int
@@ -64,13 +66,18 @@ def summing_of(found: Outcome, costs: Costs, request: Request) -> Summing | None
     if found.schedule is None or found.timeline is None or request.world == 1:
         return None
     sums = [step for step in found.schedule.steps if step.lane is Lane.REDUCE]
+    passes = found.schedule.graph.passes
+
+    def sums_up(step: Step) -> bool:
+        return passes[step.pass_index].collective is not Collective.ALL_GATHER
+
     spans = [span for span in found.timeline.spans if span.lane is Lane.REDUCE]
     free = {tier: link for tier, link in costs.links.items() if tier != RANKS}
     alone_s = simulate(found.schedule, CalibratedCosts(costs, {}, free)).step_s
     step_s = found.timeline.step_s
     return Summing(
         world=request.world,
-        summed_bytes=sum(step.writes[0].nbytes for step in sums),
+        summed_bytes=sum(step.writes[0].nbytes for step in sums if sums_up(step)),
         summing_s=sum(span.end_s - span.start_s for span in spans),
         exposed_s=step_s - alone_s,
         samples_per_s=request.world * request.batch / step_s,
