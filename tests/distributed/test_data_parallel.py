@@ -1,37 +1,22 @@
 """DistributedDataParallel around virtualized networks: what torch's own training gives."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.distributed import data_parallel_cases
-from tests.support.ranks import WORLD, Found, found_by_ranks
+from tests.distributed.states import error_of, most_beside
+from tests.support.ranks import WORLD, Found
 
-RATIO = 1.25  # of ours to torch's relative errors
-LEAST_ERROR = 1e-7  # below which rounding of single numbers tells which is larger
-
-
-@pytest.fixture(scope="module")
-def ranks(shared_folder: Path) -> list[Found]:
-    """By rank, what the cases have found."""
-    return found_by_ranks(data_parallel_cases.__name__, shared_folder)
-
-
-def error_of(mine: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
-    """The relative error of a state's floating-point tensors, all together."""
-    pairs = [(mine[n].double(), each) for n, each in exact.items() if each.is_floating_point()]
-    wrong = sum(float((mine - each).square().sum()) for mine, each in pairs)
-    return (wrong / sum(float(each.square().sum()) for _, each in pairs)) ** 0.5
+CASES = data_parallel_cases
 
 
 @pytest.mark.parametrize("case", ["sgd", "adamw", "batch_norm"])
 def test_training_is_as_accurate_as_torchs(ranks: list[Found], case: str) -> None:
     for found in ranks:
         ours, torchs, exact = (found[case][way]["state"] for way in ("ours", "torch", "exact"))
-        assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(torchs, exact))
+        assert error_of(ours, exact) <= most_beside(error_of(torchs, exact))
 
 
 @pytest.mark.parametrize("case", ["sgd", "adamw"])
@@ -46,7 +31,7 @@ def test_shards_train_as_one_process_with_the_whole_batch(ranks: list[Found]) ->
     exact = {f"module.{name}": each for name, each in whole["exact"]["state"].items()}
     one = {f"module.{name}": each for name, each in whole["torch"]["state"].items()}
     ours = ranks[0]["sgd"]["ours"]["state"]
-    assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(one, exact))
+    assert error_of(ours, exact) <= most_beside(error_of(one, exact))
     losses = torch.stack([found["sgd"]["ours"]["losses"] for found in ranks]).mean(0)
     torch.testing.assert_close(losses, whole["torch"]["losses"], rtol=1e-4, atol=1e-6)
 
@@ -56,7 +41,7 @@ def test_statistics_are_those_of_all_ranks(ranks: list[Found]) -> None:
     one, exact = (whole[f"{way} normalized"]["state"] for way in ("torch", "exact"))
     for found in ranks:
         ours, losses = found["synchronized"]["state"], found["synchronized"]["losses"]
-        assert error_of(ours, exact) <= RATIO * max(LEAST_ERROR, error_of(one, exact))
+        assert error_of(ours, exact) <= most_beside(error_of(one, exact))
         assert ours["norm.num_batches_tracked"].item() == len(losses)
 
 

@@ -1,27 +1,20 @@
 """Trainers whose processes have each a shard of the optimizer's state."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from tests.distributed import shard_cases
-from tests.distributed.test_data_parallel import LEAST_ERROR, RATIO, error_of
-from tests.distributed.test_trainer import assert_equal
-from tests.support.ranks import WORLD, Found, found_by_ranks
+from tests.distributed.states import assert_equal, error_of, most_beside
+from tests.support.ranks import WORLD, Found
 
-
-@pytest.fixture(scope="module")
-def ranks(shared_folder: Path) -> list[Found]:
-    """By rank, what the cases have found."""
-    return found_by_ranks(shard_cases.__name__, shared_folder)
+CASES = shard_cases
 
 
 def limit_of(ranks: list[Found], name: str) -> float:
     """The largest error that ours may have, by that of plain DistributedDataParallel."""
     found = ranks[0]["torchs"][name]
     plain = {key.removeprefix("module."): each for key, each in found["plain"]["state"].items()}
-    return RATIO * max(LEAST_ERROR, error_of(plain, found["exact"]["state"]))
+    return most_beside(error_of(plain, found["exact"]["state"]))
 
 
 @pytest.mark.parametrize("way", ["SGD", "AdamW", "SGD in bf16", "SGD early"])

@@ -1,20 +1,15 @@
 """Trainers that train together: what one process with the whole batch gives."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.distributed import trainer_cases
-from tests.distributed.test_data_parallel import LEAST_ERROR, RATIO, error_of
-from tests.support.ranks import WORLD, Found, found_by_ranks
+from tests.distributed.states import assert_equal, error_of, most_beside
+from tests.support.ranks import WORLD, Found
 
-
-@pytest.fixture(scope="module")
-def ranks(shared_folder: Path) -> list[Found]:
-    """By rank, what the cases have found."""
-    return found_by_ranks(trainer_cases.__name__, shared_folder)
+CASES = trainer_cases
 
 
 def plain_of(ranks: list[Found], name: str) -> dict[str, Any]:
@@ -38,7 +33,7 @@ def test_parts_train_as_one_process_with_the_whole_batch(
     exact = ranks[0]["whole_batches"][f"{name} {samples}"]
     torchs = error_of(plain_of(ranks, name), ranks[0]["whole_batches"][f"{name} 16"]["state"])
     for found in ranks:
-        assert error_of(found[case]["state"], exact["state"]) <= RATIO * max(LEAST_ERROR, torchs)
+        assert error_of(found[case]["state"], exact["state"]) <= most_beside(torchs)
         losses = found[case]["losses"]
         torch.testing.assert_close(losses.double(), exact["losses"], rtol=1e-5, atol=1e-6)
 
@@ -73,7 +68,7 @@ def test_statistics_are_those_of_all_processes(ranks: list[Found]) -> None:
     torchs = error_of(ranks[0]["whole_batches"]["float32 normalized"]["state"], exact["state"])
     for found in ranks:
         mine = found["synchronized"]
-        assert error_of(mine["state"], exact["state"]) <= RATIO * max(LEAST_ERROR, torchs)
+        assert error_of(mine["state"], exact["state"]) <= most_beside(torchs)
         assert torch.equal(mine["losses"], ranks[0]["synchronized"]["losses"])
         torch.testing.assert_close(mine["losses"].double(), exact["losses"], rtol=1e-5, atol=1e-6)
         assert mine["state"]["norm.num_batches_tracked"].item() == len(mine["losses"])
@@ -85,7 +80,7 @@ def test_statistics_of_parts_are_those_of_all_processes(ranks: list[Found]) -> N
     for found in ranks:
         mine = found["synchronized_parts"]
         torchs = error_of(mine["whole float32"], mine["whole float64"])
-        assert error_of(mine["state"], mine["whole float64"]) <= RATIO * max(LEAST_ERROR, torchs)
+        assert error_of(mine["state"], mine["whole float64"]) <= most_beside(torchs)
 
 
 def test_statistics_of_all_need_a_group(ranks: list[Found]) -> None:
@@ -174,18 +169,3 @@ def test_survivors_of_a_killed_process_have_changed_nothing(ranks: list[Found]) 
         for killed in found["killed"].values():
             assert f"process {rank} of 4: a sum over all processes failed" in killed["told"]
             assert_equal(killed["after"], killed["before"])
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    """Nested dictionaries and lists of tensors of the same bits, and of equal numbers."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, each in expected.items():
-            assert_equal(found[key], each)
-    elif isinstance(expected, list):
-        for pair in zip(found, expected, strict=True):
-            assert_equal(*pair)
-    elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected)
-    else:
-        assert found == expected
