@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import torch
 
-from ..planner.ir.schedule import LAUNCH_LANES, Lane, Schedule, Step
+from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from .binding import Call, Lap
@@ -31,6 +31,7 @@ FILE_SEGMENT_COPIES: Final = 90
 SEGMENT_LAUNCHES = 384
 # The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
 LOW_WATER: Final = 4
+Events: TypeAlias = Sequence[torch.cuda.Event]
 # By step, its start and its end by the host's clock, in seconds.
 Spans: TypeAlias = Mapping[int, tuple[float, float]]
 
@@ -54,8 +55,9 @@ class CudaExecutor:
     A phase is one or more segments. A segment is a CUDA graph with a branch for each lane. The
     steps of a branch wait for other branches by counters: ResNet-50(256) in 6.9 GiB takes 128 ms,
     and 138 ms with waits as edges of the graph (H200, 2026-11-23). Edges are used where branches
-    may share a queue of the GPU, and where a launch copies or clears memory, possibly on a queue
-    that lanes share.
+    may share a queue of the GPU, where a launch copies or clears memory, possibly on a queue that
+    lanes share, and where processes sum: by counters two of them hung, with ResNet-50(256) in
+    buckets of 4 MiB, and NCCL orders its sums by branches of its own.
 
     One driver call issues a segment. Calls of other threads, which may wait for the device while
     they hold the driver's locks, come before it or after it. With a graph for each branch, a thread
@@ -99,7 +101,8 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         used = {step.lane for step in schedule.steps}
-        self._independent = self._lanes.are_independent(used.difference(FILE_LANES))
+        independent = self._lanes.are_independent(used.difference(FILE_LANES))
+        self._independent = independent and Lane.REDUCE not in used
         self._file, self._captures = file, captures
         self._branches = [lane for lane in BRANCHES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
@@ -167,7 +170,7 @@ class CudaExecutor:
             stall_s=sum(end - start for start, end in copy_waits(self._schedule, spans)),
         )
 
-    def _captured(self, first: int, end: int, events: Sequence[torch.cuda.Event]) -> CapturedPhase:
+    def _captured(self, first: int, end: int, events: Events) -> CapturedPhase:
         files = file_phase(self._schedule, first, end)
         with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
@@ -185,11 +188,7 @@ class CudaExecutor:
         return CapturedPhase(first, end, [GraphSegment(graph, None)], None)
 
     def _segments(
-        self,
-        first: int,
-        end: int,
-        events: Sequence[torch.cuda.Event],
-        files: FilePhase | None,
+        self, first: int, end: int, events: Events, files: FilePhase | None
     ) -> Iterator[tuple[GraphSegment, bool]]:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
@@ -242,7 +241,7 @@ class CudaExecutor:
         graph.instantiate()
         self._lanes.upload(graph)
 
-    def _replay(self, phase: CapturedPhase, events: Sequence[torch.cuda.Event] = ()) -> Spans:
+    def _replay(self, phase: CapturedPhase, events: Events = ()) -> Spans:
         """Run the steps of a phase. Returns when those of the file ran."""
         segments = phase.segments
         if not segments:
@@ -283,7 +282,7 @@ class CudaExecutor:
         first: int,
         end: int,
         main: torch.cuda.Stream,
-        events: Sequence[torch.cuda.Event],
+        events: Events,
         calls: Sequence[Call] | None = None,
     ) -> Spans:
         """Issue steps [first, end): launches on `main`, copies on their streams.
@@ -313,7 +312,7 @@ class CudaExecutor:
                     done[index] = stream.record_event()
         return spans
 
-    def _call(self, call: Call, events: Sequence[torch.cuda.Event], number: int) -> None:
+    def _call(self, call: Call, events: Events, number: int) -> None:
         """Make a call on the current stream, after the random delay, between its two events."""
         if self._random is not None:
             torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
@@ -329,7 +328,7 @@ def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
 
     One range where nothing is copied.
     """
-    launches = sum(step.lane in LAUNCH_LANES for step in steps[first:end])
+    launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
     parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
     in_file = any(step.lane in FILE_LANES for step in steps[first:end])
     copies = FILE_SEGMENT_COPIES if in_file else SEGMENT_COPIES

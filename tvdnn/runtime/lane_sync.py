@@ -28,7 +28,7 @@ PATIENCE_S: Final = 2.0
 # The links that the device copies over, and the lanes whose work a stream of the device runs.
 DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.on_device)
 DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out, pair.back))
-# The lanes that have branches beside compute's in a CUDA graph.
+# The lanes that have branches beside compute's in a CUDA graph. Sums wait by its edges alone.
 BRANCHES: Final = (*DEVICE_COPIES, Lane.REDUCE)
 # The lanes of every plan. Others get streams once a plan has them: the GPU has few queues.
 FIRST_LANES: Final = (Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH)
@@ -136,8 +136,6 @@ class Lanes:
                 told = 0 if number else reached
                 if told or of_pair:
                     meet(self._counts, int(lane), told, of_pair)
-            if Lane.REDUCE in others:
-                meet(self._counts, int(lane), 0, {int(Lane.REDUCE): others[Lane.REDUCE]})
             of_host = {int(each): others[each] for each in FILE_LANES if each in others}
             if told_there or of_host:
                 meet(self.counts_with_host().words, int(lane), told_there, of_host)
