@@ -71,11 +71,14 @@ class GradientSums:
         return param.detach(), *self._optimizer.planned_state.tensors_of(param)
 
     def _sums_of(self, network: Network, mode: Mode) -> dict[str, torch.Tensor]:
-        """The kept sums of a step by parameter: of all, or of those completed last."""
+        """The kept sums of a step by parameter: of all, or of those completed last.
+
+        They are in one order in all processes, which sum them over one another.
+        """
         found = {**self._core.module.params, **self._core.computed.of(network)}
         sums = {
             name: self._sum_like(name, found[name])
-            for name in (network.completed_last if network.formulas else ())
+            for name in sorted(network.completed_last if network.formulas else ())
             if network.params[name].requires_grad
         }
         return self._accumulated | sums if mode is Mode.ACCUMULATE else sums
