@@ -3,10 +3,11 @@
     torchrun --nproc-per-node 2 -m bench.generated.together --seeds 0:100
 
 Means over two or four processes with the same samples are exactly those of one. A network of one
-input and one output is trained by a Trainer alone, by one in a group, and by one in shards, for
-some steps and one of two parts. Parameters, buffers, optimizer state and losses must be the same.
-The processes are started apart, so that Python's sets have other orders in each. The command ends
-with status 1 where a network differs.
+input and one output is trained by a Trainer alone, by one in a group, and by one in shards, some
+steps and one of two parts; any network by what virtualize returns, alone and inside
+DistributedDataParallel. Parameters, buffers, optimizer state and losses must be the same. The
+processes are started apart, so that Python's sets have other orders in each. The command ends with
+status 1 where a network differs.
 """
 
 import copy
@@ -14,15 +15,18 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 import tvdnn
 from bench.command_line import parser_of
-from bench.generated.case import Case, data_of, load
+from bench.generated.case import Case, Data, data_of, load
 from bench.generated.draw import drawn_from_seed
 from tvdnn.errors import TvdnnError
 
@@ -33,7 +37,9 @@ OPTIMIZERS: Final = (
     tvdnn.optim.SGD(1e-2, momentum=0.9, nesterov=True, weight_decay=1e-2),
 )
 STEPS: Final = 3
+BUCKET_NBYTES: Final = 2000
 RANDOM: Final = re.compile("[dD]ropout|StochasticDepth")  # draws by the sample among those of all
+OTHERS_STATISTICS: Final = "SyncBatchNorm"  # which no process alone has
 SAME, DIFFERS, REFUSED, LEFT_OUT = "same", "differs", "refused", "left out"
 
 
@@ -44,12 +50,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
-    found = {seed: outcome(seed) for seed in seeds_of(seeds)}
+    found = {seed: outcomes(seed) for seed in seeds_of(seeds)}
     if distributed.get_rank() == 0:
-        print(dict(Counter(found.values())))
-        print("differ:", [seed for seed, each in found.items() if each == DIFFERS])
+        for way in ("trainer", "virtualize"):
+            print(way, dict(Counter(each[way] for each in found.values())))
+    differ = [seed for seed, each in found.items() if DIFFERS in each.values()]
     distributed.destroy_process_group()
-    sys.exit(DIFFERS in found.values())
+    sys.exit(f"differ: {differ}" if differ else 0)
 
 
 def seeds_of(text: str) -> Iterator[int]:
@@ -58,41 +65,84 @@ def seeds_of(text: str) -> Iterator[int]:
     yield from range(int(first), int(end)) if colon else map(int, text.split(","))
 
 
-def outcome(seed: int) -> str:
-    """What becomes of the network of a seed. All processes find the same."""
+def outcomes(seed: int) -> dict[str, str]:
+    """By way, what becomes of the network of a seed. All processes find the same."""
     text = drawn_from_seed(seed).printed()
-    if RANDOM.search(text):
-        return LEFT_OUT
+    if RANDOM.search(text) or OTHERS_STATISTICS in text:
+        return dict.fromkeys(("trainer", "virtualize"), LEFT_OUT)
     case = load(text)
-    inputs = [x for x, *_ in data_of(case, seed, steps=STEPS, rounded=False).inputs]
-    result = None
-    if len(case.shapes) == 1:
-        with torch.no_grad():
-            result = case.make_torch()(inputs[0])
+    data = data_of(case, seed, steps=STEPS, rounded=False)
+    return {"trainer": _by_trainers(case, data), "virtualize": _by_virtualize(case, data)}
+
+
+def _by_trainers(case: Case, data: Data) -> str:
+    if len(case.shapes) > 1:
+        return LEFT_OUT
+    with torch.no_grad():
+        result = case.make_torch()(*data.inputs[0])
     if not isinstance(result, Tensor) or not result.is_floating_point():
         return LEFT_OUT
+    return _outcome([partial(_trained, case, data, result, way) for way in WAYS])
+
+
+def _by_virtualize(case: Case, data: Data) -> str:
+    torch.manual_seed(data.seed)
+    if not any(param.requires_grad for param in case.make_torch().parameters()):
+        return LEFT_OUT
+    return _outcome([partial(_in_a_loop, case, data, wraps=wraps) for wraps in (False, True)])
+
+
+def _outcome(ways: list[Callable[[], Any]]) -> str:
+    """Whether all ways leave the bits of the first, unless that is refused."""
+    first, *others = ways
     try:
-        alone, *others = (_trained(case, seed, inputs, result, way) for way in WAYS)
-    except TvdnnError:  # which all processes raise: networks that a trainer refuses, and statistics
-        return REFUSED  # of several processes, which none alone has
-    return SAME if all(are_alike(alone, each) for each in others) else DIFFERS
+        alone = first()
+    except TvdnnError:
+        return REFUSED
+    return SAME if all(are_alike(each(), alone) for each in others) else DIFFERS
 
 
-def _trained(
-    case: Case, seed: int, inputs: list[Tensor], result: Tensor, way: dict[str, Any]
-) -> list[Any]:
-    """The losses, and all that outlives the steps."""
-    torch.manual_seed(seed)
-    how: dict[str, Any] = {"process_group": distributed.group.WORLD, "bucket_size": 2000}
-    how |= {"policy": POLICIES[seed % 3], "optimizer": OPTIMIZERS[seed % 2], "chunk_size": 3000}
-    trainer = tvdnn.Trainer(case.make(), inputs[0], loss="mse", dtype="fp32", **(how | way))
-    targets = torch.ones_like(result)
+def _trained(case: Case, data: Data, result: Tensor, way: dict[str, Any]) -> list[Any]:
+    """The losses of a Trainer's steps, and all that outlives them."""
+    inputs, targets = [x for (x,) in data.inputs], torch.ones_like(result)
+    torch.manual_seed(data.seed)
+    how: dict[str, Any] = {"process_group": distributed.group.WORLD, **_settings(data)}
+    how |= {"bucket_size": BUCKET_NBYTES, "optimizer": OPTIMIZERS[data.seed % 2], "loss": "mse"}
+    trainer = tvdnn.Trainer(case.make(), inputs[0], **(how | way))
     losses = [trainer.step(x, targets).clone() for x in inputs]
     if len(result) % 2 == 0:
         losses.append(trainer.step(inputs[0], targets, accumulate=2).clone())
     state = copy.deepcopy(trainer.state_dict())
     trainer.close()
     return [losses, state]
+
+
+def _in_a_loop(case: Case, data: Data, *, wraps: bool) -> list[Any]:
+    """The losses of a loop around what virtualize returns, and the state behind it."""
+    torch.manual_seed(data.seed)
+    net = case.make()
+    virtual = tvdnn.virtualize(net, data.inputs[0], **_settings(data))
+    called: nn.Module = virtual
+    if wraps:
+        how: dict[str, Any] = {"bucket_cap_mb": BUCKET_NBYTES / 1e6}
+        called = DistributedDataParallel(virtual, find_unused_parameters=True, **how)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+    losses = []
+    for inputs in data.inputs:
+        optimizer.zero_grad()
+        outputs = [each for each in tree_leaves(called(*inputs)) if isinstance(each, Tensor)]
+        terms = [(y - 1).square().mean() for y in outputs if y.requires_grad]
+        if terms:
+            losses.append(torch.stack(terms).sum())
+            losses[-1].backward()
+            optimizer.step()
+    state = copy.deepcopy(net.state_dict())
+    virtual.close()
+    return [[loss.detach() for loss in losses], state]
+
+
+def _settings(data: Data) -> dict[str, Any]:
+    return {"dtype": "fp32", "chunk_size": 3000, "policy": POLICIES[data.seed % 3]}
 
 
 def are_alike(found: Any, expected: Any) -> bool:
