@@ -117,3 +117,11 @@ def piece_of(tensor: Tensor, processes: int, process: int) -> Tensor:
     first = min(size, process * numel)
     flat = tensor.as_strided((size,), (1,))
     return flat[first : min(size, first + numel)]
+
+
+def heads_of(pieces: Sequence[Tensor | None], own: Sequence[Tensor]) -> list[Tensor | None]:
+    """Of each piece of state that there is, as many elements as the parameter's own piece has."""
+    return [
+        None if piece is None else piece.as_strided((of.numel(),), (1,))
+        for piece, of in zip(pieces, own, strict=True)
+    ]

@@ -15,7 +15,7 @@ from tvdnn.ops import expand
 from tvdnn.ops.builder import Ranks
 from tvdnn.ops.loss import OutputLoss
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import RANKS, SUM_SLOWDOWN, Costs, Roofline, all_reduce_s
+from tvdnn.planner.ir.costs import RANKS, SUM_SLOWDOWN, Costs, Roofline, all_reduce_s, collective_s
 from tvdnn.planner.ir.hardware import INTERCONNECTS, load
 from tvdnn.planner.ir.schedule import Lane, Schedule, Step
 from tvdnn.planner.make import Problem
@@ -28,11 +28,11 @@ WORLD, BUCKET_NBYTES = 8, 4 << 20
 
 
 @cache
-def graph_of(world: int = WORLD) -> Graph:
+def graph_of(world: int = WORLD, dtype: str = "float32", *, sharded: bool = False) -> Graph:
     """A step of VGG-16 on 4 images, of which others are on other processes."""
     net, x = models.by_name("vgg16"), torch.empty(4, 3, 224, 224, device="meta")
     settings = training_settings((OutputLoss(),), SGD(momentum=0.9), "bf16", None, None)
-    ranks = Ranks(world, BUCKET_NBYTES) if world > 1 else None
+    ranks = Ranks(world, BUCKET_NBYTES, dtype, sharded=sharded) if world > 1 else None
     return expand(trace(net, (x,), ordered=True), replace(settings, ranks=ranks))
 
 
@@ -56,6 +56,10 @@ def test_a_ring_sends_most_of_the_bytes_twice() -> None:
     seconds = all_reduce_s({RANKS: link}, 8, 8 << 20)
     assert seconds == pytest.approx(14 * (link.latency_s + (1 << 20) / link.out))
     assert all_reduce_s({}, 8, 8 << 20) == 0.0
+    halves = [each for each in graph_of(sharded=True).passes if each.role in ("scatter", "gather")]
+    for half in halves:
+        assert collective_s({RANKS: link}, half, 8 << 20) == pytest.approx(seconds / 2)
+    assert {half.collective.value for half in halves} == {"reduce-scatter", "all-gather"}
     assert all_reduce_s({RANKS: link}, 1, 8 << 20) == 0.0
 
 
@@ -72,6 +76,20 @@ def test_sums_run_beside_the_backward_passes(policy: str) -> None:
     beside = sum(span.end_s - span.start_s for span in spans if span.end_s < ends[-1])
     assert beside > 0.5 * summed_s
     assert timeline.step_s > simulate(alone, costs).step_s
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_shards_take_less_memory_and_little_more_time(dtype: str) -> None:
+    costs, graphs = (
+        costs_of("NVLink"),
+        [graph_of(WORLD, dtype, sharded=way) for way in (True, False)],
+    )
+    sharded, whole = (Problem(graph, costs).schedule("keep") for graph in graphs)
+    check(sharded)
+    states = graphs[1].fixed["optimizer state"]
+    assert whole.peak_nbytes - sharded.peak_nbytes > 0.6 * states
+    seconds = [simulate(each, costs).step_s for each in (sharded, whole)]
+    assert seconds[0] < 1.2 * seconds[1]
 
 
 def test_a_slower_link_is_exposed() -> None:
@@ -128,7 +146,7 @@ def test_sums_in_another_order_are_refused() -> None:
     one, other = schedule.steps[first], schedule.steps[second]
     swapped = changed(schedule, first, replace_pass(one, other))
     swapped = changed(swapped, second, replace_pass(other, one))
-    with pytest.raises(ScheduleError, match="sums over processes come in another order"):
+    with pytest.raises(ScheduleError, match="passes of processes together are in another order"):
         check(swapped)
 
 

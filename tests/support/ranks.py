@@ -43,11 +43,15 @@ def found_by_ranks(module: str, folder: Path) -> list[Found]:
     results = [folder / f"{module}.{rank}.pt" for rank in range(WORLD)]
     with (folder / "ranks.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        failed = folder / "failed.txt"
+        assert not failed.exists(), failed.read_text()
         if not all(path.exists() for path in results):
             command = [sys.executable, "-c", _SCRIPT, str(folder)]
             done = subprocess.run(
                 command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
             )
+            if done.returncode:
+                failed.write_text(done.stderr)
             assert done.returncode == 0, done.stderr
     return [torch.load(path, weights_only=False) for path in results]
 

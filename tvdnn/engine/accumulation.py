@@ -1,15 +1,17 @@
 """Kept sums of gradients, and the updates of parameters by them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from ..graph import Network
+from ..kernels.optim.pieces import heads_of
 from ..ops.expand import Mode
 from ..runtime.kernel_set import kernel_set
 from .core import Core, Updates
-from .optimizers import Planned, Spec, Updated
+from .optimizer_state import Spec
+from .optimizers import Planned, Updated
 
 
 class GradientSums:
@@ -42,8 +44,17 @@ class GradientSums:
         return sum(self._accumulated[name].untyped_storage().nbytes() for name in others)
 
     @contextmanager
-    def summing(self, network: Network, mode: Mode, updated: Updated) -> Iterator[None]:
-        """A context that sums gradients: it makes computed parameters first, and updates last."""
+    def summing(
+        self,
+        network: Network,
+        mode: Mode,
+        updated: Updated,
+        losing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Iterator[None]:
+        """A context that sums gradients: it makes computed parameters first, and updates last.
+
+        Updates run inside `losing`.
+        """
         sums = self._sums_of(network, mode)
         tensors = self._core.module.tensors if network.formulas else {}
         self._core.computed.fill(network, tensors)
@@ -56,7 +67,8 @@ class GradientSums:
                 group.sum(each)
         self._core.computed.hand_on(network, tensors, sums, updated.computed)
         names = [name for name in updated.names if name in sums]
-        self._update(names, [sums[name] for name in names])
+        with losing():
+            self._update(names, [sums[name] for name in names])
 
     def updates(self, mode: Mode, network: Network) -> Updates:
         """The tensors that passes change by gradients: parameters and state, or kept sums."""
@@ -104,13 +116,7 @@ class GradientSums:
             update(params, list(grads), *states, control, **self._spec.switches)
             return
         own, sums = ([shards.of(each) for each in kind] for kind in (params, grads))
-        kept = [
-            [
-                None if each is None else each[: of.numel()]
-                for each, of in zip(kind, own, strict=True)
-            ]
-            for kind in states
-        ]
+        kept = (heads_of(pieces, own) for pieces in states)
         update(own, sums, *kept, control, **self._spec.switches)
         for param, room in zip(params, grads, strict=True):
             shards.spread(param, room)

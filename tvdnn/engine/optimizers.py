@@ -4,10 +4,9 @@ Learning-rate schedulers and state_dict work on them as on torch's; the update i
 the planned step, with the settings found here at that time.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +14,10 @@ from torch import Tensor
 from ..errors import InputError
 from ..graph import Graph
 from ..kernels.optim.update import adamw_control
-from ..optim import SGD, AdamW
-from ..placement import aligned
-from ..placement.cuda_blocks import block_nbytes
+from ..optim import SGD
+from .optimizer_state import OptimizerState, Spec
+from .sharded_state import ShardedState
 from .state_shards import StateShards
-
-Spec: TypeAlias = SGD | AdamW
-EMPTY: Final[Mapping[str, Any]] = {"param_groups": (), "state": {}}
 
 
 class Planned(torch.optim.Optimizer):
@@ -31,20 +27,20 @@ class Planned(torch.optim.Optimizer):
     do, at its first update.
     """
 
-    planned_state: "OptimizerState"
+    planned_state: OptimizerState
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Do nothing: the planned step has updated the parameters."""
 
     def state_dict(self) -> dict[str, Any]:
         """What torch's optimizer saves. Processes that have shards of it call it together."""
-        with self.planned_state.whole(self):
+        with self.planned_state.gathered(self):
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what state_dict saved, in the tensors that planned steps update."""
-        super().load_state_dict(self.planned_state.beside(state_dict))
-        self.planned_state.take_over(self, state_dict)
+        super().load_state_dict(self.planned_state.loaded_by_torch(state_dict))
+        self.planned_state.load(self, state_dict)
 
 
 class PlannedSGD(Planned, torch.optim.SGD):
@@ -53,141 +49,6 @@ class PlannedSGD(Planned, torch.optim.SGD):
 
 class PlannedAdamW(Planned, torch.optim.AdamW):
     """torch.optim.AdamW with planned updates."""
-
-
-class OptimizerState:
-    """The optimizer state of each parameter, and how often each parameter was updated.
-
-    `steps` is float32, as torch's counts are, and its elements are AdamW's "step" tensors. Where
-    the state is in shards, `states` has this process's pieces, and the optimizer's `state` has
-    none.
-    """
-
-    def __init__(
-        self, spec: Spec, params: Sequence[Tensor], shards: StateShards | None = None
-    ) -> None:
-        self.spec, self.shards = spec, shards
-        self.steps = torch.zeros(len(params))
-        self.shown: set[tuple[str, ...]] = set()  # names of parameters whose state is in `state`
-        self._entries: dict[Tensor, dict[str, Tensor]] = {}  # what `state` was given of each
-        self.numbers = {param: number for number, param in enumerate(params)}
-        states = _zeros_beside([param for param in params for _ in spec.states], shards)
-        self.states = {param: {name: next(states) for name in spec.states} for param in params}
-
-    def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
-        """The state tensors that a kernel updates beside `param`; None for no momentum."""
-        return tuple(self.states[param].values()) or (None,)
-
-    def follow(
-        self, optimizer: Planned, trained: Mapping[str, Tensor], known: Container[Tensor]
-    ) -> None:
-        """Let the optimizer have parameters that were frozen when it was made.
-
-        `known` are the parameters that the network had then. Raises InputError for others.
-        """
-        missing = {name: param for name, param in trained.items() if param not in self.numbers}
-        for name, param in missing.items():
-            if param not in known:
-                raise InputError(
-                    f"parameter {name} was added or replaced after this trainer was made, and its"
-                    " optimizer holds the old ones; make a new trainer"
-                )
-        if missing:
-            self.adopt(optimizer, tuple(missing.values()))
-
-    def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
-        """Add parameters to the optimizer, and make their state."""
-        other = OptimizerState(self.spec, params, self.shards)
-        self.numbers |= {param: len(self.steps) + n for param, n in other.numbers.items()}
-        self.states |= other.states
-        self.steps = torch.cat((self.steps, other.steps))
-        optimizer.param_groups[0]["params"].extend(params)
-        self.show(optimizer, tuple(optimizer.state))  # counts are elements of the new tensor
-
-    def idle_nbytes(self, trained: Iterable[Tensor]) -> int:
-        """Bytes of the state of all parameters beside those `trained` by a step."""
-        return block_nbytes(self._nbytes(self.states)) - block_nbytes(self._nbytes(trained))
-
-    def _nbytes(self, params: Iterable[Tensor]) -> int:
-        states = (tensor for param in params for tensor in self.states[param].values())
-        return sum(aligned(tensor.numel() * tensor.element_size()) for tensor in states)
-
-    def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
-        """Put the state of these parameters into the optimizer's `state`."""
-        for param in params:
-            entry = {} if self.shards else dict(self.states[param])
-            if isinstance(self.spec, AdamW):
-                entry["step"] = self.steps[self.numbers[param]]
-            optimizer.state[param].update(entry)
-            self._entries[param] = entry
-
-    def follow_writes(self, optimizer: Planned) -> None:
-        """Take over what the caller has put into the optimizer's `state`, or taken out of it."""
-        state = optimizer.state
-        same = all(_has(state.get(param), entry) for param, entry in self._entries.items())
-        beside = (param for param, entry in state.items() if entry and param in self.numbers)
-        if not same or any(param not in self._entries for param in beside):
-            self.take_over(optimizer)
-
-    def take_over(self, optimizer: Planned, saved: Mapping[str, Any] = EMPTY) -> None:
-        """Copy the state that the optimizer has into the tensors that steps update.
-
-        Where there are shards, that of a state_dict comes first.
-        """
-        self.shown.clear()
-        if self.shards:
-            optimizer.state.update(_saved_states(optimizer, saved))
-        self._entries.clear()
-        for param, number in self.numbers.items():
-            found = optimizer.state.pop(param, {})
-            for name, tensor in self.states[param].items():
-                given = found.get(name)
-                if given is None:
-                    tensor.zero_()
-                elif self.shards:
-                    self.shards.keep(tensor, param, given)
-                else:
-                    tensor.copy_(given)
-            count = found.get("step", float(found.get("momentum_buffer") is not None))
-            self.steps[number] = float(count)
-            if found:
-                self.show(optimizer, (param,))
-
-    def beside(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The state_dict without states that `take_over` copies into shards."""
-        return {**state_dict, "state": {}} if self.shards else state_dict
-
-    @contextmanager
-    def whole(self, optimizer: Planned) -> Iterator[None]:
-        """A context in which the optimizer's `state` is whole, in host memory where it is shards.
-
-        All processes that have shards enter it together.
-        """
-        shown = {param: optimizer.state[param] for param in self._entries} if self.shards else {}
-        for param, entry in shown.items():
-            assert self.shards is not None
-            pieces = self.states[param].items()
-            found = {name: self.shards.whole(piece, param) for name, piece in pieces}
-            optimizer.state[param] = {**found, **entry}
-        try:
-            yield
-        finally:
-            optimizer.state.update(shown)
-
-
-def _saved_states(optimizer: Planned, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:
-    """By parameter, the state that a state_dict has of it, as it lies there."""
-    numbers = (number for group in saved["param_groups"] for number in group["params"])
-    params = (param for group in optimizer.param_groups for param in group["params"])
-    found = {
-        param: saved["state"].get(number) for number, param in zip(numbers, params, strict=True)
-    }
-    return {param: dict(each) for param, each in found.items() if each}
-
-
-def _has(found: Mapping[str, object] | None, entry: Mapping[str, Tensor]) -> bool:
-    """Whether a parameter's state has these very tensors."""
-    return found is not None and all(found.get(name) is each for name, each in entry.items())
 
 
 def plan_optimizer(
@@ -199,7 +60,8 @@ def plan_optimizer(
     """
     kind = PlannedSGD if isinstance(spec, SGD) else PlannedAdamW
     optimizer = kind(params, **asdict(spec))
-    optimizer.planned_state = OptimizerState(spec, params, shards)
+    state = OptimizerState(spec, params) if shards is None else ShardedState(spec, params, shards)
+    optimizer.planned_state = state
     return optimizer
 
 
@@ -242,24 +104,6 @@ def count_step(optimizer: Planned, updated: Updated, *, by: int = 1) -> None:
     optimizer.step()
 
 
-def _zeros_beside(params: Sequence[Tensor], shards: StateShards | None) -> Iterator[Tensor]:
-    """A tensor of zeros for each parameter, laid out as it is, all of them in one allocation.
-
-    Where there are shards it is a piece of one dimension.
-    """
-    if not params:
-        return
-    numels = [shards.numel(param) if shards else param.numel() for param in params]
-    spans = [
-        aligned(numel * param.element_size()) for numel, param in zip(numels, params, strict=True)
-    ]
-    block = torch.zeros(sum(spans), dtype=torch.uint8, device=params[0].device)
-    for param, numel, piece in zip(params, numels, block.split(spans), strict=True):
-        strides = torch.empty_like(param, device="meta").stride()
-        shape, strides = ((numel,), (1,)) if shards else (param.shape, strides)
-        yield piece.view(param.dtype).as_strided(shape, strides)
-
-
 def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
     """The settings of the next step: seven floats, as the optimizer's kernels read them.
 
@@ -267,6 +111,7 @@ def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
     """
     _check_settings(optimizer)
     _check_params(optimizer, updated)
+    optimizer.planned_state.check_layout(updated.names, updated.params)
     optimizer.planned_state.follow_writes(optimizer)
     steps = _steps_before(optimizer, updated)
     group = optimizer.param_groups[0]

@@ -4,18 +4,15 @@ Each has a piece of the state of every parameter, and the same on every GPU whic
 batches and buckets it trains (`kernels/optim/pieces.py`).
 """
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
+from ..errors import EngineError
 from ..kernels.optim.pieces import piece_numel, piece_of
 from ..ops.builder import Ranks
+from ..ops.pieces import GATHERED_NBYTES
 from ..ops.process_sums import flat
-from ..units import MIB
 from .process_group import TrainingGroup
-
-GATHERED_NBYTES: Final = 16 * MIB  # of device memory at once, for a whole state
 
 
 class StateShards:
@@ -34,13 +31,13 @@ class StateShards:
         piece: Tensor = piece_of(tensor, self._group.size, self._group.rank)
         return piece
 
-    def keep(self, piece: Tensor, param: Tensor, given: Tensor) -> None:
+    def take(self, piece: Tensor, param: Tensor, given: Tensor) -> None:
         """Copy this process's part of the whole state of a parameter into its piece."""
         laid_out = torch.empty_like(param, device=given.device, dtype=given.dtype).copy_(given)
         own = self.of(laid_out)
         piece[: own.numel()].copy_(own)
 
-    def whole(self, piece: Tensor, param: Tensor) -> Tensor:
+    def gathered(self, piece: Tensor, param: Tensor) -> Tensor:
         """The whole state of a parameter, in host memory. All processes call it together."""
         size = self._group.size
         all_pieces = torch.empty(size, piece.numel(), dtype=piece.dtype)
@@ -49,11 +46,17 @@ class StateShards:
             part = piece[start : start + at_once]
             gathered = part.new_empty(size, part.numel())
             gathered[self._group.rank] = part
-            self._group.gather(gathered.view(-1))
+            self._gather(gathered.view(-1))
             all_pieces[:, start : start + at_once] = gathered.cpu()
         found = torch.empty_like(param, device="cpu", dtype=piece.dtype)
         flat(found).copy_(all_pieces.view(-1)[: param.numel()])
         return found
+
+    def _gather(self, values: Tensor) -> None:
+        try:
+            self._group.gather(values)
+        except EngineError as error:
+            raise EngineError(f"{error}. All processes call state_dict together") from error
 
     def spread(self, param: Tensor, room: Tensor) -> None:
         """Give all processes the pieces of a parameter that each has updated.

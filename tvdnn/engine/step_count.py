@@ -14,8 +14,8 @@ from .process_group import DIFFERENT_STEPS
 
 DISTANCE: Final = 2  # steps after which processes that train together tell a fault, on a GPU
 LOST: Final = (
-    "with early_updates the step that failed may have updated some parameters and not others: they"
-    " are lost; make a new trainer, and load a checkpoint"
+    "with early_updates or shards the step that failed may have updated some parameters and not"
+    " others: they are lost; make a new trainer, and load a checkpoint"
 )
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 
@@ -47,7 +47,7 @@ class StepCount:
 
     @contextmanager
     def losing(self, *, early: bool) -> Iterator[None]:
-        """A context in which a failure loses the parameters, where updates are `early`.
+        """A context in which a failure loses the parameters, where some are updated `early`.
 
         Raises EngineError then.
         """

@@ -44,7 +44,7 @@ from .first_step import FirstStep
 from .gradient_checks import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
-from .optimizers import Spec
+from .optimizer_state import Spec
 from .peak_memory import PeakMemory
 from .process_group import ALONE, begin_together, grouped, training_group
 from .rounding_plans import RoundingReport
@@ -98,7 +98,8 @@ class Trainer:
       of `bucket_size` bytes (25 MiB), as `sum_dtype`, "fp32" or "bf16". Parameters are updated once
       all sums have arrived; with `early_updates` those of a bucket behind its own. On a GPU a sum
       that fails then leaves some parameters updated: they are lost, and the error says so. With
-      `shard="optimizer"` each process has a shard of the optimizer's state (ZeRO stage 1).
+      `shard="optimizer"` each process has a shard of the optimizer's state (ZeRO stage 1), and all
+      of them call `state_dict` together.
 
     Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
     found for the network, or else "auto", 16 MiB (more for large networks), as many slots as there

@@ -1,7 +1,7 @@
 """The steps of a trainer: planned by the shape of their batch, and run."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,7 +28,8 @@ from .core import Core
 from .engine_request import Resolved
 from .gradient_probe import GradientProbe, ProbedStep
 from .losses import target_nbytes, target_shape
-from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
+from .optimizer_state import Spec
+from .optimizers import Planned, Updated, control_of, plan_optimizer, updated_by
 from .rounding_check import judge
 from .rounding_search import Verdict
 from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
@@ -60,8 +61,9 @@ class TrainingSteps:
         self.seed = seed
         self.target_dtype = settings.losses[0].target_dtype
         # Whether a step that fails may have updated some parameters: on a CPU all are restored.
-        early = settings.ranks is not None and settings.ranks.early
-        self.loses = early and core.device.type == "cuda"
+        ranks = settings.ranks
+        apart = ranks is not None and (ranks.early or ranks.sharded)
+        self.loses = apart and core.device.type == "cuda"
         self._updated: dict[Key, Updated] = {}
         self.state = core.look()
         shards = state_shards(core.requested.group, settings.ranks)
@@ -92,7 +94,7 @@ class TrainingSteps:
             self._core.module.change_state(runner.schedule.graph.network.changes)
             self._batches.fill(runner, x, y)
             self._begin_together(len(x), 1)
-            with self.count.losing(early=self.loses):
+            with self._losing():
                 return runner.timeline()
 
     def _judged_runner(
@@ -150,11 +152,15 @@ class TrainingSteps:
         if runner.schedule.file_nbytes:  # a copy may fail when forward has moved statistics
             changed = [*changed, *copied(self._core.module.buffers.values())]
         with restored_after_failure([*snapshot, *changed]), self._core.on_device():
-            with self._sums.summing(network, mode, updated):
+            with self._sums.summing(network, mode, updated, self._losing):
                 yield
             self.count.faults.follow()
             restore_where(self._core.control.flag[0], changed)
         self.count.add(updated)
+
+    def _losing(self) -> AbstractContextManager[None]:
+        """A context in which a failure may lose the parameters."""
+        return self.count.losing(early=self.loses)
 
     def follow_network(self) -> None:
         """Plan for the present network, if it has changed since the last step.
@@ -178,7 +184,7 @@ class TrainingSteps:
         self._batches.fill(runner, x, y, first)
         if mode is Mode.TRAIN:
             self._begin_together(len(x), 1)
-        with self.count.losing(early=self.loses and mode is Mode.TRAIN):
+        with self._losing() if mode is Mode.TRAIN else nullcontext():
             self._core.run(self.key(tuple(x.shape), mode))
         return _loss(runner)
 

@@ -25,7 +25,13 @@ from ..graph import Collective, Kind, Op, Use
 from ..kernels.optim.bucket import bucket_offsets
 from .builder import Builder, Ranks, whole
 from .operator import Launch, Operator
-from .pieces import LAUNCHES, add_updates_of_pieces, bucket_of_pieces, has_short_piece
+from .pieces import (
+    LAUNCHES,
+    add_updates_of_pieces,
+    bucket_of_pieces,
+    has_short_piece,
+    nbytes_of_pieces,
+)
 from .process_sums import flat, run_sum
 
 KIND: Final = "bucket"
@@ -57,7 +63,7 @@ def end_sums(b: Builder, loss: str) -> None:
 def _add_updates(b: Builder, ranks: Ranks) -> None:
     ops = [b.added[_name_of(params)] for params in b.buckets]
     if ranks.sharded:
-        add_updates_of_pieces(b, ranks, [(op, _in_float32(b, op)) for op in ops])
+        add_updates_of_pieces(b, ranks, ops, _in_float32)
         return
     for op in ops:
         b.add_update(op, "update", (_in_float32(b, op),), op.params)
@@ -90,8 +96,11 @@ def _in_float32(b: Builder, op: Op) -> Use:
     if b.buffers[bucket.buffer].dtype == "float32":
         return bucket
     wide = whole(_add_bucket(b, op, f"{op.name} in float32", "float32"))
-    role = "widen_piece" if b.ranks and b.ranks.sharded else "unpack"
-    b.add_pass(op, role, (bucket,), (wide,), effects=True)
+    if b.ranks and b.ranks.sharded:
+        nbytes = sum(nbytes_of_pieces(b, op, each) for each in (bucket, wide))
+        b.add_pass(op, "widen_piece", (bucket,), (wide,), effects=True, extra_nbytes=nbytes)
+    else:
+        b.add_pass(op, "unpack", (bucket,), (wide,), effects=True)
     return wide
 
 

@@ -220,8 +220,10 @@ class Builder(Masks):
     def updating(self) -> Iterator[None]:
         """A context in which passes are of the update."""
         direction, self.direction = self.direction, Direction.UPDATE
-        yield
-        self.direction = direction
+        try:
+            yield
+        finally:
+            self.direction = direction
 
     def needs_param_grad(self, name: str) -> bool:
         return bool(name) and self.network.params[name].requires_grad

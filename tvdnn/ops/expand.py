@@ -36,6 +36,7 @@ from .in_place import place_in_input
 from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_all_updates, flush_gradients
 from .padded_maps import padded_widths
+from .pieces import GATHERED_NBYTES
 from .read_order import ReadOrder
 from .registry import OPERATORS
 from .remade_maps import rounded_by_readers
@@ -311,7 +312,7 @@ def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
         "parameter gradients": sum(
             block_nbytes(aligned(size * pieces[n])) for n in trained if n in kept
         ),
-        "control": CONTROL_NBYTES + HANDED_OUT_NBYTES,
+        "control": CONTROL_NBYTES + HANDED_OUT_NBYTES + (GATHERED_NBYTES if size > 1 else 0),
         "reserve": settings.reserve,
         "opaque ops": settings.opaque_nbytes,
         "computed parameters": settings.computed_nbytes,

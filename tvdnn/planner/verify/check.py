@@ -90,7 +90,7 @@ def _check_sizes(schedule: Schedule) -> None:
 
 
 def _check_reductions(schedule: Schedule) -> None:
-    """Check that sums over processes come whole, once each and in the graph's order.
+    """Check that what processes do together comes whole, once each and in the graph's order.
 
     All processes begin them in this order, whatever else their schedules do.
     """
@@ -99,7 +99,7 @@ def _check_reductions(schedule: Schedule) -> None:
     found = [step.pass_index for step in schedule.steps if step.lane is Lane.REDUCE]
     if found != expected:
         names = ", ".join(passes[number].name for number in found)
-        raise ScheduleError(f"sums over processes come in another order than the graph's: {names}")
+        raise ScheduleError(f"passes of processes together are in another order: {names}")
 
 
 def _check_pages(pages: PageMap, arena_nbytes: int) -> None:
