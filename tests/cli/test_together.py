@@ -17,7 +17,8 @@ PROCESSES = 2
 
 def launched(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The end of a command in two processes on the CPU."""
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), "-m", "tvdnn"]
+    words = ["-m", "torch.distributed.run", "--standalone"]
+    words += ["--nproc-per-node", str(PROCESSES), "-m", "tvdnn"]
     alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         [sys.executable, *words, *map(str, arguments)],
