@@ -7,7 +7,8 @@ import sys
 from bench.offline.compiler import ROOT
 
 # Their parameters are computed from others, whose gradients are summed behind the step.
-SEEDS = "10009645,10009665,10009668,10009691"
+# The last one's step calls a function that no other process can be sent.
+SEEDS = "10009645,10009665,10009668,10009691,10009868"
 
 
 def test_random_networks_have_the_bits_of_one_process() -> None:
@@ -16,4 +17,4 @@ def test_random_networks_have_the_bits_of_one_process() -> None:
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == ["trainer {'same': 4}", "virtualize {'same': 4}"]
+    assert done.stdout.splitlines() == ["trainer {'same': 5}", "virtualize {'same': 5}"]

@@ -296,8 +296,8 @@ class Core:
         self.costs[key], budget = find() if together is None else together.unless_one_fails(find)
         plan = partial(self._plan, key, resolved, budget)
         if together is not None:
-            batch = resolved.graph.batch
-            self.costs[key], schedule = plan_together(together, self.costs[key], batch, plan)
+            graph = resolved.graph
+            self.costs[key], schedule = plan_together(together, self.costs[key], graph, plan)
         else:
             schedule = plan(self.costs[key])
         return self._runner_of(schedule, resolved, updates)
