@@ -6,8 +6,8 @@
 
 A file of FOLDER is there once all commands behind it have ended well, with the rows of each in
 their order; what is there is not made again. With `--seconds` the command ends in time, and another
-makes what is left. What a command prints is beside them. Jobs take turns
-at being timed (bench.training). Those that take most of the host wait until all others have ended.
+makes what is left. What a command prints is beside them. Jobs take turns at being timed
+(bench.training). Those that take most of the host wait until all others have ended.
 """
 
 import json

@@ -93,14 +93,8 @@ class OptimizerState:
         """Copy the state that the optimizer has into the tensors that steps update."""
         self.shown.clear()
         self._entries.clear()
-        for param, number in self.numbers.items():
-            found = optimizer.state.pop(param, {})
-            for name, tensor in self.states[param].items():
-                given = found.get(name)
-                tensor.zero_() if given is None else tensor.copy_(given)
-            self.steps[number] = count_in(found)
-            if found:
-                self.show(optimizer, (param,))
+        for param in self.numbers:
+            self._take(optimizer, param, optimizer.state.pop(param, {}))
 
     @contextmanager
     def gathered(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
@@ -117,6 +111,20 @@ class OptimizerState:
 
     def check_layout(self, names: Sequence[str], params: Sequence[Tensor]) -> None:
         """Raise InputError where parameters lie in another order than their state can follow."""
+
+    def _take(
+        self, optimizer: torch.optim.Optimizer, param: Tensor, found: Mapping[str, Any]
+    ) -> None:
+        """Copy a parameter's state into the tensors that steps update. What it lacks is zero."""
+        for name, tensor in self.states[param].items():
+            given = found.get(name)
+            tensor.zero_() if given is None else self._copy(tensor, param, given)
+        self.steps[self.numbers[param]] = count_in(found)
+        if found:
+            self.show(optimizer, (param,))
+
+    def _copy(self, tensor: Tensor, param: Tensor, given: Tensor) -> None:
+        tensor.copy_(given)
 
     def _of(self, params: Sequence[Tensor]) -> "OptimizerState":
         """The state of other parameters, likewise."""

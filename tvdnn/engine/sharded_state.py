@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .optimizer_state import OptimizerState, Spec, count_in, has_entry
+from .optimizer_state import OptimizerState, Spec, has_entry
 from .state_shards import StateShards
 
 
@@ -88,14 +88,11 @@ class ShardedState(OptimizerState):
         self.shown.clear()
         self._entries.clear()
         optimizer.state.clear()
-        for param, number in self.numbers.items():
-            found = saved.get(param, {})
-            for name, piece in self.states[param].items():
-                given = found.get(name)
-                piece.zero_() if given is None else self.shards.take(piece, param, given)
-            self.steps[number] = count_in(found)
-            if found:
-                self.show(optimizer, (param,))
+        for param in self.numbers:
+            self._take(optimizer, param, saved.get(param, {}))
+
+    def _copy(self, tensor: Tensor, param: Tensor, given: Tensor) -> None:
+        self.shards.take(tensor, param, given)
 
     def _of(self, params: Sequence[Tensor]) -> OptimizerState:
         return ShardedState(self.spec, params, self.shards)

@@ -36,7 +36,7 @@ class BoundPass:
         beside: tuple[int, int] = (0, 0),
     ) -> Launch:
         """The arguments of a launch over `rows` of the pass's domain."""
-        before = 0 if control.group is None else control.group.rank * self.domain
+        before = control.rank * self.domain
         return Launch(
             kernels, reads, writes, params, updates, self.attrs, self.precision, self.rounded,
             self.output_stored, *rows, control, beside, before,

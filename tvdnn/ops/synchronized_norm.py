@@ -63,12 +63,12 @@ def _run_own_statistics(a: Launch) -> None:
 
 
 def _run_own_slot(a: Launch) -> None:
-    a.kernels.own_slot(a.reads[0], a.writes[0], rank=_rank(a), **a.settings("rows"))
+    a.kernels.own_slot(a.reads[0], a.writes[0], rank=a.control.rank, **a.settings("rows"))
 
 
 def _run_merge_slots(a: Launch) -> None:
     running = running_of(a)
-    settings = {"rank": _rank(a), "flag": a.control.flag, **a.settings("momentum", "eps")}
+    settings = {"rank": a.control.rank, "flag": a.control.flag, **a.settings("momentum", "eps")}
     a.kernels.merge_slots(a.reads[0], *a.writes, *running, **settings)
 
 
@@ -80,10 +80,6 @@ def _run_scale_sums(a: Launch) -> None:
     total, share = a.reads
     words = {"weight": share[:1], "total": share[1:]}
     a.kernels.pack((flat(total),), flat(a.writes[0]), **words, alignment=1)
-
-
-def _rank(a: Launch) -> int:
-    return 0 if a.control.group is None else a.control.group.rank
 
 
 SYNCHRONIZED: Final[Mapping[str, Callable[[Launch], None]]] = {

@@ -8,6 +8,11 @@ from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.optim.bucket import ALIGNMENT, bucket_offsets, check_status, pack
 
 
+def tensors_for(size: Shape) -> Shape:
+    """Elements of tensors of many lengths, more of them than share a launch."""
+    return (3 * size[-1], 7 * size[-1] + 1, size[0] * size[-1], *(1,) * 9)
+
+
 def _pack(
     o: Operands,
     size: Shape,
@@ -17,7 +22,7 @@ def _pack(
     dtype: torch.dtype = F32,
     source: torch.dtype = F32,
 ) -> Launch:
-    numels = numels or (3 * size[-1], 7 * size[-1] + 1, size[0] * size[-1], *(1,) * 9)
+    numels = numels or tensors_for(size)
     sources = [o.randn(numel, dtype=source) for numel in numels]
     bucket = o.updated(o.full(0.0, bucket_offsets(numels, alignment)[-1], dtype=dtype))
     words = {"weight": o.full(3.0, 1), "total": o.full(7.0, 1)} if weighted else {}

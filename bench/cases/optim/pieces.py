@@ -5,13 +5,10 @@ import torch
 from bench.cases.case import At, KernelCase
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.optim.bucket import tensors_for
 from tvdnn.kernels.optim.pieces import pack_pieces, piece_offsets, unpack_pieces
 
 PROCESSES = 3
-
-
-def _numels(size: Shape, numels: Shape) -> Shape:
-    return numels or (3 * size[-1], 7 * size[-1] + 1, size[0] * size[-1], *(1,) * 9)
 
 
 def _pack_pieces(
@@ -22,7 +19,7 @@ def _pack_pieces(
     processes: int = PROCESSES,
     process: int | None = None,
 ) -> Launch:
-    numels = _numels(size, numels)
+    numels = numels or tensors_for(size)
     tensors = [o.randn(numel) for numel in numels]
     bucket = o.full(0.0, processes * piece_offsets(numels, processes)[-1], dtype=dtype)
     return launching(pack_pieces, tensors, o.updated(bucket), processes=processes, process=process)
@@ -31,7 +28,7 @@ def _pack_pieces(
 def _unpack_pieces(
     o: Operands, size: Shape, numels: Shape = (), processes: int = PROCESSES
 ) -> Launch:
-    numels = _numels(size, numels)
+    numels = numels or tensors_for(size)
     bucket = o.randn(processes * piece_offsets(numels, processes)[-1])
     tensors = [o.updated(o.full(0.0, numel)) for numel in numels]
     return launching(unpack_pieces, bucket, tensors, processes=processes)
