@@ -1,5 +1,6 @@
 """Training on GPUs by several processes: run as the process of a rank."""
 
+import faulthandler
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from tests.distributed.trainer_cases import SPECS, TORCHS, part_of
 from tvdnn import Trainer, virtualize
 
 STEPS = 4
+LIMIT_S = 100  # three times what a process takes with no kernel compiled yet
 
 
 def main() -> None:
     """Train by Trainer and by DistributedDataParallel on this rank's part; save all states."""
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)  # where a process waits for ever
     backend, rank, world, folder = *sys.argv[1:2], *map(int, sys.argv[2:4]), Path(sys.argv[4])
     device = torch.device("cuda", rank if backend == "nccl" else 0)
     torch.cuda.set_device(device)
@@ -33,6 +36,7 @@ def main() -> None:
     states["normalized"] = _by_data_parallel(net, given)
     torch.save({"losses": losses["trainer"], **states}, folder / f"{backend}.{rank}.pt")
     distributed.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any:
