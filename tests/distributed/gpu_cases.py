@@ -30,13 +30,18 @@ def main() -> None:
     states, losses = {}, {}
     for name, shard in (("trainer", None), ("shards", "optimizer")):
         if shard is None or backend == "nccl":
-            losses[name], states[name] = _by_trainer(given, shard)
+            losses[name], states[name] = _by_trainer(Net(), given, shard)
+    _, states["synchronized"] = _by_trainer(_normalized(), given, None)
     states["wrapped"] = _by_data_parallel(Net(), given)
-    net = nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
-    states["normalized"] = _by_data_parallel(net, given)
+    states["normalized"] = _by_data_parallel(_normalized(), given)
     torch.save({"losses": losses["trainer"], **states}, folder / f"{backend}.{rank}.pt")
     distributed.destroy_process_group()
     faulthandler.cancel_dump_traceback_later()
+
+
+def _normalized() -> nn.Module:
+    """The network with statistics of the samples of all processes."""
+    return nn.SyncBatchNorm.convert_sync_batchnorm(Net(normalizes=True))
 
 
 def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any:
@@ -53,10 +58,12 @@ def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any
     return net.cpu().state_dict()
 
 
-def _by_trainer(given: list[tuple[Tensor, Tensor]], shard: str | None) -> tuple[list[float], Any]:
+def _by_trainer(
+    net: nn.Module, given: list[tuple[Tensor, Tensor]], shard: str | None
+) -> tuple[list[float], Any]:
     """The losses and the state after steps by Trainer, in a group of all processes."""
     device = given[0][0].device
-    net, x = Net().to(device), torch.empty(4, *SHAPE, device=device)
+    net, x = net.to(device), torch.empty(4, *SHAPE, device=device)
     how: dict[str, Any] = {"dtype": "fp32", "chunk_size": 3000, "bucket_size": 3000}
     how |= {"process_group": distributed.group.WORLD, "shard": shard}
     trainer = Trainer(net, x, optimizer=SPECS["SGD"], **how)

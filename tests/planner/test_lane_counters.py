@@ -13,7 +13,7 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
-from tvdnn.runtime import cuda_executor
+from tvdnn.runtime import segments as cut
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +51,15 @@ def run(schedule: Schedule, segments: Sequence[range], rng: random.Random) -> li
 def test_lanes_run_no_step_before_what_it_waits_for(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda_executor, "SEGMENT_COPIES", copies)
-    monkeypatch.setattr(cuda_executor, "SEGMENT_LAUNCHES", launches)
+    monkeypatch.setattr(cut, "SEGMENT_COPIES", copies)
+    monkeypatch.setattr(cut, "SEGMENT_LAUNCHES", launches)
     keep = planned(graph, "keep", None)
     schedule = planned(graph, policy, round(0.7 * keep.peak_nbytes))
     steps, rng = schedule.steps, random.Random(0)
     assert any(step.lane is Lane.PREFETCH for step in steps)
     for _ in range(20):
         first = rng.choice([0, len(steps) // 2])
-        segments = list(cuda_executor.segments_of(steps, first, len(steps)))
+        segments = list(cut.segments_of(steps, first, len(steps)))
         ran = run(schedule, segments, rng)
         place = {index: n for n, index in enumerate(ran)}
         for index, step in enumerate(steps[first:], first):
@@ -90,11 +90,11 @@ def test_a_plan_without_copies_has_none(graph: Graph) -> None:
 def test_windows_are_of_few_steps_and_as_long_as_these_allow(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda_executor, "SEGMENT_COPIES", copies)
-    monkeypatch.setattr(cuda_executor, "SEGMENT_LAUNCHES", launches)
+    monkeypatch.setattr(cut, "SEGMENT_COPIES", copies)
+    monkeypatch.setattr(cut, "SEGMENT_LAUNCHES", launches)
     steps = planned(graph, "vdnn-all", None).steps
     first, end = len(steps) // 4, len(steps)
-    segments = list(cuda_executor.segments_of(steps, first, end))
+    segments = list(cut.segments_of(steps, first, end))
     assert [index for segment in segments for index in segment] == list(range(first, end))
 
     def count(segment: range) -> Counter[Lane]:
@@ -113,11 +113,11 @@ def test_windows_are_of_few_steps_and_as_long_as_these_allow(
 def test_without_copies_a_window_has_all_launches(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_executor, "SEGMENT_LAUNCHES", 3)
+    monkeypatch.setattr(cut, "SEGMENT_LAUNCHES", 3)
     steps = planned(graph, "keep", None).steps
-    assert list(cuda_executor.segments_of(steps, 0, len(steps))) == [range(len(steps))]
+    assert list(cut.segments_of(steps, 0, len(steps))) == [range(len(steps))]
 
 
 @pytest.mark.parametrize(("launches", "few"), [(1, 1), (4, 1), (5, 2), (9, 3), (384, 96)])
 def test_one_launch_in_four_is_few(launches: int, few: int) -> None:
-    assert cuda_executor.low_water_of(launches) == few
+    assert cut.low_water_of(launches) == few

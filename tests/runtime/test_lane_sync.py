@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tvdnn
-from tvdnn.runtime import cuda_executor
+from tvdnn.runtime import segments
 from tvdnn.runtime.lane_sync import GraphSegment, Lanes, are_independent_queues, lanes_of
 
 pytestmark = pytest.mark.gpu
@@ -86,7 +86,7 @@ def test_short_windows_compute_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = trained(device)
-    monkeypatch.setattr(cuda_executor, "SEGMENT_COPIES", 3)
+    monkeypatch.setattr(segments, "SEGMENT_COPIES", 3)
     for seed in (None, 0):
         assert all(torch.equal(a, b) for a, b in zip(trained(device, seed), want, strict=True))
 
@@ -95,7 +95,7 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither sooner nor at their end, in each step; delays make launches long beside the host."""
-    monkeypatch.setattr(cuda_executor, "SEGMENT_COPIES", 3)
+    monkeypatch.setattr(segments, "SEGMENT_COPIES", 3)
     replay, issue = torch.cuda.CUDAGraph.replay, Lanes.issue
     begun: list[tuple[bool, bool]] = []
     low_water: list[torch.cuda.Event] = []
@@ -129,7 +129,7 @@ def test_another_thread_may_free_memory_meanwhile(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the device with the driver's locks in hand; a test that hangs ends in time."""
-    monkeypatch.setattr(cuda_executor, "SEGMENT_COPIES", 3)
+    monkeypatch.setattr(segments, "SEGMENT_COPIES", 3)
     want = trained(device)
     trainer, net, batch = make(device)
     losses = [trainer.step(*batch)]

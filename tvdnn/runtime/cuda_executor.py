@@ -2,35 +2,27 @@
 
 import random
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
+from functools import partial
 from typing import Final, TypeAlias
 
 import torch
 
-from ..planner.ir.schedule import Lane, Schedule, Step
+from ..planner.ir.schedule import Lane, Schedule
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.lowering.lane_counters import cross_lane_waits, graph_segment_waits
 from .binding import Call, Lap
 from .defer_signals import defer_signals
 from .file_lanes import FilePhase, FileRun, file_phase
 from .host_counts import FILE_LANES
-from .lane_sync import BRANCHES, DEVICE_COPIES, GraphSegment, lanes_of, num_copies
+from .lane_sync import BRANCHES, DEVICE_COPIES, GraphSegment, Sum, lanes_of, num_copies
 from .section_file import SectionFile
+from .segments import are_followed, low_water_of, segments_of
 from .streams import capture, fork_join
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
-# Most copies of a lane in a segment. With waits, events and delays that is 840 operations.
-SEGMENT_COPIES = 120
-# The same where steps of a file are told of copies: one more write, and up to two more waits.
-FILE_SEGMENT_COPIES: Final = 90
-# Most launches of a segment. With waits that is 768 kernels, beside those left of the last segment.
-SEGMENT_LAUNCHES = 384
-# The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
-LOW_WATER: Final = 4
 Events: TypeAlias = Sequence[torch.cuda.Event]
 # By step, its start and its end by the host's clock, in seconds.
 Spans: TypeAlias = Mapping[int, tuple[float, float]]
@@ -55,9 +47,15 @@ class CudaExecutor:
     A phase is one or more segments. A segment is a CUDA graph with a branch for each lane. The
     steps of a branch wait for other branches by counters: ResNet-50(256) in 6.9 GiB takes 128 ms,
     and 138 ms with waits as edges of the graph (H200, 2026-11-23). Edges are used where branches
-    may share a queue of the GPU, where a launch copies or clears memory, possibly on a queue that
-    lanes share, and where processes sum: by counters two of them hung, with ResNet-50(256) in
-    buckets of 4 MiB, and NCCL orders its sums by branches of its own.
+    may share a queue of the GPU, or a launch copies or clears memory, possibly on a queue that
+    lanes share.
+
+    Sums over processes are launches beside the segments: a graph each, or calls where no graph can
+    hold them (not `captures`). A sum comes behind the segment with all that it waits for, and a
+    step that waits for a sum begins another segment behind it. So whatever waits in a queue is
+    issued behind what it waits for, and a segment without copies stays one chain of launches. As a
+    branch of a segment, sums let each launch of ResNet-50(256) begin 0.4 us later, 0.25 ms a step,
+    and hung where others waited by counters beside them (H200, 2026-11-30).
 
     One driver call issues a segment. Calls of other threads, which may wait for the device while
     they hold the driver's locks, come before it or after it. With a graph for each branch, a thread
@@ -81,7 +79,7 @@ class CudaExecutor:
     result.
 
     Threads of the host run the steps of a file beside the segments (file_lanes.py). Where branches
-    are not independent, or sums over processes are for no graph (not `captures`), the host issues
+    are not independent, and there are steps of a file or sums that no graph holds, the host issues
     steps one by one, and runs those of the file among them.
     """
 
@@ -101,8 +99,7 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         used = {step.lane for step in schedule.steps}
-        independent = self._lanes.are_independent(used.difference(FILE_LANES))
-        self._independent = independent and Lane.REDUCE not in used
+        self._independent = self._lanes.are_independent(used.difference(FILE_LANES))
         self._file, self._captures = file, captures
         self._branches = [lane for lane in BRANCHES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
@@ -175,26 +172,26 @@ class CudaExecutor:
         with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
-            if not self._captures:
-                return CapturedPhase(first, end, [], files)
             independent = self._independent and self._lanes.independent
             found = list(self._segments(first, end, events, files)) if independent else []
             if found and all(safe for _, safe in found):
                 return CapturedPhase(first, end, [segment for segment, _ in found], files)
-            if files is not None:
+            if files is not None or not self._captures:
                 return CapturedPhase(first, end, [], files)
             with self._capture() as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return CapturedPhase(first, end, [GraphSegment(graph, None)], None)
+        return CapturedPhase(first, end, [GraphSegment(graph, None, ())], None)
 
     def _segments(
         self, first: int, end: int, events: Events, files: FilePhase | None
     ) -> Iterator[tuple[GraphSegment, bool]]:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
-        segments = list(segments_of(steps, first, end))
-        waited = any(step.lane in BRANCHES for step in steps[first:end])
         awaited = {**cross_lane_waits(steps, first, end)}
+        behind_sums = {index for index, before in awaited.items() if Lane.REDUCE in before}
+        segments = list(segments_of(steps, first, end, behind_sums))
+        followed = are_followed(segments, behind_sums)
+        copied = any(step.lane in DEVICE_COPIES for step in steps[first:end])
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
@@ -218,10 +215,18 @@ class CudaExecutor:
             if reached:
                 meet(lane, reached, {})
 
-        for segment in segments:
+        for segment, is_followed in zip(segments, followed, strict=True):
             used = {steps[index].lane for index in segment}
-            branching = [lane for lane in BRANCHES if lane in used]
-            awaits = waited and Lane.COMPUTE in used
+            sums = [
+                self._sum(index, awaited[index], events, first)
+                for index in segment
+                if steps[index].lane is Lane.REDUCE
+            ]
+            if used == {Lane.REDUCE}:
+                yield GraphSegment(None, None, sums), True
+                continue
+            branching = [lane for lane in DEVICE_COPIES if lane in used]
+            awaits = copied and is_followed and Lane.COMPUTE in used
             low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in branching]
             with self._capture() as graph, fork_join(streams[Lane.COMPUTE], others):
@@ -231,12 +236,23 @@ class CudaExecutor:
                 copies = num_copies(streams[Lane.COMPUTE]) if branching else 0
                 branch(Lane.COMPUTE, segment, low_water)
                 safe = not branching or num_copies(streams[Lane.COMPUTE]) == copies
-            yield GraphSegment(graph, low_water), safe
+            yield GraphSegment(graph, low_water, sums), safe
+
+    def _sum(self, index: int, awaited: Mapping[Lane, int], events: Events, first: int) -> Sum:
+        """A sum over processes as a launch of its own."""
+        before: dict[Lane, int] = {**awaited}
+        before.pop(Lane.REDUCE, None)  # its own stream
+        call: Call = partial(self._call, self.calls[index], events, index - first)
+        if self._captures:
+            with self._capture(Lane.REDUCE) as graph:
+                call()
+            call = graph.replay
+        return Sum(call, before, index + 1)
 
     @contextmanager
-    def _capture(self) -> Iterator[torch.cuda.CUDAGraph]:
+    def _capture(self, lane: Lane = Lane.COMPUTE) -> Iterator[torch.cuda.CUDAGraph]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with capture(graph, self._lanes.streams[Lane.COMPUTE], self._pool):
+        with capture(graph, self._lanes.streams[lane], self._pool):
             yield graph
         graph.instantiate()
         self._lanes.upload(graph)
@@ -248,8 +264,8 @@ class CudaExecutor:
             with defer_signals(), self._lanes.lock:
                 current = torch.cuda.current_stream(self._device)
                 return self._issue(phase.first, phase.end, current, events)
-        if len(segments) == 1 and segments[0].low_water is None and phase.files is None:
-            segments[0].graph.replay()
+        if len(segments) == 1 and segments[0].is_alone and phase.files is None:
+            segments[0].replay()
             return {}
         self._lanes.wait()  # an interrupt may come here
         # An interrupt inside would end a phase in its middle, and its memory could be freed.
@@ -321,29 +337,3 @@ class CudaExecutor:
         call()
         if events:
             events[2 * number + 1].record()
-
-
-def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
-    """Ranges of steps [first, end) with few launches, evenly spread, and few copies each way.
-
-    One range where nothing is copied.
-    """
-    launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
-    parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
-    in_file = any(step.lane in FILE_LANES for step in steps[first:end])
-    copies = FILE_SEGMENT_COPIES if in_file else SEGMENT_COPIES
-    most = {**dict.fromkeys(DEVICE_COPIES, copies), Lane.COMPUTE: ceil(launches / parts)}
-    begin, counts = first, Counter[Lane]()
-    for index in range(first, end):
-        lane = steps[index].lane
-        if counts[lane] == most.get(lane):
-            yield range(begin, index)
-            begin, counts = index, Counter()
-        counts[lane] += 1
-    if begin < end:
-        yield range(begin, end)
-
-
-def low_water_of(launches: int) -> int:
-    """Launches of a segment that are left when the next segment is issued. At least one."""
-    return ceil(launches / LOW_WATER)

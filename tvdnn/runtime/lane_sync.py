@@ -8,7 +8,7 @@ while no kernel runs (H200, 2026-11-22).
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -28,7 +28,7 @@ PATIENCE_S: Final = 2.0
 # The links that the device copies over, and the lanes whose work a stream of the device runs.
 DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.on_device)
 DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out, pair.back))
-# The lanes that have branches beside compute's in a CUDA graph. Sums wait by its edges alone.
+# The lanes that have streams beside compute's.
 BRANCHES: Final = (*DEVICE_COPIES, Lane.REDUCE)
 # The lanes of every plan. Others get streams once a plan has them: the GPU has few queues.
 FIRST_LANES: Final = (Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH)
@@ -42,12 +42,32 @@ def first_meeting(device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphSegment:
-    """Steps that are issued together: a CUDA graph with a branch for each lane of these steps."""
+class Sum:
+    """A sum over processes, which is issued behind a segment."""
 
-    graph: torch.cuda.CUDAGraph
-    # Recorded when few launches are left to run. None where lanes do not wait for one another.
+    run: Callable[[], object]  # on the current stream
+    awaited: Mapping[Lane, int]  # the counts of other lanes
+    reached: int  # its lane's count once it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSegment:
+    """Steps that are issued together: a CUDA graph with a branch for each lane but that of sums."""
+
+    graph: torch.cuda.CUDAGraph | None  # None: there are only sums
+    # Recorded when few launches are left to run. None where the host does not wait for that.
     low_water: torch.cuda.Event | None
+    sums: Sequence[Sum]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it waits for no other segment or sum, and none for it."""
+        return self.low_water is None and not self.sums
+
+    def replay(self) -> None:
+        """Run the graph on the current stream."""
+        if self.graph is not None:
+            self.graph.replay()
 
 
 class Lanes:
@@ -79,24 +99,34 @@ class Lanes:
         return self._host_counts
 
     def are_independent(self, lanes: Collection[Lane]) -> bool:
-        """Whether branches of these lanes run while others wait. New lanes get their streams."""
+        """Whether branches of these lanes run while others wait. New lanes get their streams.
+
+        That of sums is no branch.
+        """
         new = [lane for lane in lanes if lane not in self.streams]
         for lane in new:
             self.streams[lane] = torch.cuda.Stream(self._device)
-        if new:
-            streams = list(self.streams.values())
+        if set(new) - {Lane.REDUCE}:
+            streams = [each for lane, each in self.streams.items() if lane is not Lane.REDUCE]
             self._all_independent = self.independent and are_independent_queues(
                 streams, self._replay_streams
             )
-        return self.independent if set(lanes) <= {*FIRST_LANES} else self._all_independent
+        few = set(lanes) <= {*FIRST_LANES, Lane.REDUCE}
+        return self.independent if few else self._all_independent
+
+    @property
+    def _issuing(self) -> list[torch.cuda.Stream]:
+        """The streams on which segments and sums are issued."""
+        sums = self.streams.get(Lane.REDUCE)
+        return [*self._replay_streams, *([] if sums is None else [sums])]
 
     def reset(self) -> None:
         """Set the counters to 0 in the current stream's order, once no segment runs."""
         current = torch.cuda.current_stream(self._counts.device)
-        for stream in self._replay_streams:
+        for stream in self._issuing:
             current.wait_stream(stream)
         self._counts.zero_()
-        for stream in self._replay_streams:
+        for stream in self._issuing:
             stream.wait_stream(current)
 
     def begin_with_host(self) -> None:
@@ -112,7 +142,7 @@ class Lanes:
         """Let the current stream go on once no segment runs, and the host has these counts."""
         for lane, count in of_host.items():
             wait_for(self._replay_streams[0], self._address(lane), count)
-        for stream in self._replay_streams:
+        for stream in self._issuing:
             torch.cuda.current_stream(self._counts.device).wait_stream(stream)
 
     def meet(
@@ -121,14 +151,16 @@ class Lanes:
         """Signal that the lane has done `reached` steps, then wait for the counts `awaited`.
 
         0 signals nothing. Launches signal and wait by a kernel, copies by the stream's memory
-        operations. A lane waits for its own count of the segment before by memory operations too: a
-        waiting kernel would keep a launch from the whole GPU. `tells_host` signals threads of the
+        operations. A lane waits for its own count of the segment before, and for sums over
+        processes, by memory operations too: a waiting kernel would keep a launch from the whole
+        GPU. `tells_host` signals threads of the
         host, too. Lanes that these run are awaited where the host has their counts.
         """
         told_there = reached if tells_host else 0
         if lane is Lane.COMPUTE:
-            if lane in awaited:
-                wait_for(self.streams[lane], self._address(lane), awaited[lane])
+            for other in (lane, Lane.REDUCE):
+                if other in awaited:
+                    wait_for(self.streams[lane], self._address(other), awaited[other])
             others = {other: count for other, count in awaited.items() if other is not lane}
             for number, pair in enumerate(DEVICE_PAIRS):
                 awaited_here = (each for each in (pair.out, pair.back) if each in others)
@@ -161,13 +193,23 @@ class Lanes:
         self._low_water.synchronize()
 
     def issue(self, segment: GraphSegment) -> None:
-        """Wait for the low-water event of the segment before, then replay this one beside it."""
+        """Wait for the low-water event of the segment before, then replay this one beside it.
+
+        Its sums follow.
+        """
         self.wait()
         with torch.cuda.stream(self._replay_streams[0]):
-            segment.graph.replay()
+            segment.replay()
         self._replay_streams.rotate()
         if segment.low_water is not None:
             self._low_water = segment.low_water
+        for each in segment.sums:
+            stream = self.streams[Lane.REDUCE]
+            for lane, count in each.awaited.items():
+                wait_for(stream, self._address(lane), count)
+            with torch.cuda.stream(stream):
+                each.run()
+            _write(stream, self._address(Lane.REDUCE), each.reached)
 
     def _address(self, lane: Lane) -> int:
         if lane in FILE_LANES:
