@@ -3,6 +3,8 @@
     torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE resnet50:256 vgg16:256
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --ways alone trainer -- resnet50:256
     torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE --bucket-sizes 4MiB 25MiB vgg16:256
+    torchrun --nproc-per-node 2 -m bench.data_parallel -o FILE --budget 7GiB --ways alone trainer \
+        -- resnet50:256
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --stand-in 100GbE --world 8 \
         --ways alone trainer -- vgg16:256
 
@@ -75,6 +77,7 @@ TABLE: Final = PlainTable(
         ("stand-in for", lambda row: row["stand_in"] or NONE),
         ("way", lambda row: row["way"]),
         ("bucket", lambda row: row["bucket_size"] if row["way"] != ALONE else NONE),
+        ("budget", lambda row: row.get("budget") or NONE),
         ("ms", lambda row: f"{1e3 * row['step_s']:.2f}"),
         ("predicted ms", lambda row: _predicted(row)),
         ("largest peak", lambda row: format_bytes(row["largest_peak_bytes"])),
@@ -95,6 +98,7 @@ class Subject:
     dtype: str
     device: torch.device
     stand_in: StandIn | None = None
+    budget: str | None = None  # of each process
 
     @property
     def world(self) -> int:
@@ -133,7 +137,7 @@ def main() -> None:
     stand_in = StandIn(options.world, link) if link else None
     for case in options.cases:
         name, batch = case.split(":")
-        subject = Subject(name, int(batch), options.dtype, device, stand_in)
+        subject = Subject(name, int(batch), options.dtype, device, stand_in, options.budget)
         for row in rows_of(subject, options.ways, options.bucket_sizes):
             rows.append({**row, "stand_in": options.stand_in, "commit": about["commit"]})
             if distributed.get_rank() == 0:
@@ -150,13 +154,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--bucket-sizes", nargs="+", default=["25MiB"])
+    parser.add_argument("--budget", help="of each process's GPU memory, such as 7GiB")
     parser.add_argument("--stand-in", choices=hardware.INTERCONNECTS, help="for a link, on one GPU")
     parser.add_argument("--limit-s", type=float, default=600.0, help="of all rows")
     parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    if options.stand_in and not set(OURS).issuperset(options.ways):
-        parser.error(f"a stand-in sums for --ways {', '.join(OURS)}")
+    if (options.stand_in or options.budget) and not set(OURS).issuperset(options.ways):
+        parser.error(f"a stand-in and a budget are for --ways {', '.join(OURS)}")
     return options
 
 
@@ -173,7 +178,7 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """A row for each way, and for `trainer` one for each size of buckets."""
     about = {"net": subject.name, "batch": subject.batch, "dtype": subject.dtype}
-    about["world"] = subject.world
+    about |= {"world": subject.world, "budget": subject.budget}
     for way in ways:
         for size in bucket_sizes if way == TRAINER else bucket_sizes[:1]:
             yield {**about, "way": way, "bucket_size": size, **_measured(subject, way, size)}
@@ -219,7 +224,7 @@ def _step_of(
         group = "none" if way == ALONE else together
         optimizer = tvdnn.optim.SGD(lr=RATE, momentum=MOMENTUM)
         how: dict[str, Any] = {"process_group": group, "bucket_size": bucket_size}
-        how["shard"] = "optimizer" if way == SHARDS else None
+        how |= {"shard": "optimizer" if way == SHARDS else None, "budget": subject.budget}
         trainer = tvdnn.Trainer(net, x, optimizer=optimizer, dtype=subject.dtype, **how)
         found["predicted_s"] = _predicted_s(trainer, subject.stand_in)
         found["planned_peak_bytes"] = trainer.schedule.peak_nbytes
