@@ -17,8 +17,9 @@ from tests.distributed.trainer_cases import SPECS, TORCHS
 from tvdnn import Trainer
 
 pytestmark = pytest.mark.gpu
-SCRIPT = "from tests.distributed.gpu_cases import main; main()"
+SCRIPT = "from tests.distributed.gpu_cases import {0}; {0}()"
 WORLD = 2
+ONE_GPU = "NCCL takes a GPU for each process"
 CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 
 
@@ -55,13 +56,8 @@ def test_sums_in_a_graph_change_no_bit(
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path: Path) -> None:
     if backend == "nccl" and torch.cuda.device_count() < WORLD:
-        pytest.skip("NCCL takes a GPU for each process")
-    commands = [
-        [sys.executable, "-c", SCRIPT, backend, str(rank), str(WORLD), str(tmp_path)]
-        for rank in range(WORLD)
-    ]
-    running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
-    assert [process.wait() for process in running] == [0] * WORLD
+        pytest.skip(ONE_GPU)
+    assert [process.wait() for process in started("main", backend, tmp_path)] == [0] * WORLD
     found = [torch.load(tmp_path / f"{backend}.{rank}.pt") for rank in range(WORLD)]
     exact, normalized = (
         trained(Net(normalizes=way).double(), batches(STEPS, 4 * WORLD), TORCHS["SGD"])
@@ -76,3 +72,24 @@ def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path:
     assert ("shards" in found[0]) == (backend == "nccl")
     for way in found[0].keys() - {"losses"}:
         assert all(torch.equal(v, found[1][way][n]) for n, v in found[0][way].items())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < WORLD, reason=ONE_GPU)
+def test_a_process_ends_in_time_once_another_has_ended(tmp_path: Path) -> None:
+    first, last = started(
+        "lose_one", "nccl", tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    told = first.communicate()[0].decode()
+    assert last.wait() == 0
+    assert first.returncode != 0
+    assert told.count("loss") == 2
+    assert "Timeout(ms)=" in told or "remote process" in told, told
+
+
+def started(script: str, backend: str, folder: Path, **how: Any) -> list[subprocess.Popen[bytes]]:
+    """The processes of all ranks."""
+    commands = [
+        [sys.executable, "-c", SCRIPT.format(script), backend, str(rank), str(WORLD), str(folder)]
+        for rank in range(WORLD)
+    ]
+    return [subprocess.Popen(command, cwd=ROOT, **how) for command in commands]
