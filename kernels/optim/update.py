@@ -14,7 +14,7 @@ from .math import Rule, adamw_rule, apply_update, sgd_rule
 BLOCK: Final = 2048  # elements of a program
 NUM_WARPS: Final = 8
 TENSORS: Final = 8  # parameters that share a launch, at most
-SMALL: Final = 1 << 18  # elements of a parameter that shares a launch, at most
+LARGEST: Final = 4  # times the elements of a parameter that one in its launch has, at most
 
 Update = tuple[Tensor, Tensor, tuple[Tensor, ...]]  # a parameter, its gradient and its states
 
@@ -46,12 +46,19 @@ def _launch(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
 
 
 def _launch_all(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
-    small = [update for update in updates if 0 < update[0].numel() <= SMALL]
-    for start in range(0, len(small), TENSORS):
-        _launch(small[start : start + TENSORS], control, rule)
-    for update in updates:
-        if update[0].numel() > SMALL:
-            _launch([update], control, rule)
+    """Few launches, of parameters that have about as many elements: all have as many programs."""
+    by_size = sorted(
+        (each for each in updates if each[0].numel()), key=lambda each: -each[0].numel()
+    )
+    shared: list[Update] = []
+    for update in by_size:
+        fits = shared and shared[0][0].numel() <= LARGEST * max(BLOCK, update[0].numel())
+        if shared and (len(shared) == TENSORS or not fits):
+            _launch(shared, control, rule)
+            shared = []
+        shared.append(update)
+    if shared:
+        _launch(shared, control, rule)
 
 
 @costing(updates(0, 2))
@@ -75,7 +82,7 @@ def sgd_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
     control: Tensor, *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    """`sgd` of many parameters; small ones share launches. Either all have a buffer or none has."""
+    """`sgd` of many parameters, which share launches. Either all have a buffer or none has."""
     states = map(momentum_states, momentum_buffers)
     updates = list(zip(params, grads, states, strict=True))
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
@@ -99,7 +106,7 @@ def adamw_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
     squares: Sequence[Tensor], control: Tensor, *, maximize: bool,
 ) -> None:  # fmt: skip
-    """`adamw` of many parameters. Small parameters share launches."""
+    """`adamw` of many parameters, which share launches."""
     states = zip(means, squares, strict=True)
     updates = list(zip(params, grads, states, strict=True))
     _launch_all(updates, control, adamw_rule(maximize))

@@ -110,30 +110,33 @@ def test_a_measured_step_corrects_the_link_between_processes() -> None:
 
 
 def test_buckets_have_gradients_in_the_order_of_backward() -> None:
+    """Each is made where its bucket is; a large one is a bucket by itself."""
     graph = graph_of()
-    packed = {
-        each.writes[0].buffer: [use.buffer for use in each.reads]
-        for each in graph.passes
-        if each.name.startswith("bucket") and each.role == "pack"
-    }
-    sums = [
-        each.writes[0].buffer
-        for each in graph.passes
-        if each.name.startswith("bucket") and each.ranks
-    ]
-    reads = [packed.get(name, [name]) for name in sums]  # a large gradient is its own bucket
+    sums = [each for each in graph.passes if each.name.startswith("bucket") and each.ranks]
+    params = [graph.ops[each.op].params for each in sums]
+    trained = [name for name, param in graph.network.params.items() if param.requires_grad]
+    assert sorted(chain(*params)) == sorted(trained)
     made = {
-        use.buffer: n
+        graph.param_of_grad[use.buffer, use.channels]: n
         for n, each in enumerate(graph.passes)
         for use in each.writes
-        if not each.ranks
+        if (use.buffer, use.channels) in graph.param_of_grad and not each.ranks
     }
-    trained = [param for param in graph.network.params.values() if param.requires_grad]
-    assert len({*chain(*reads)}) == sum(map(len, reads)) == len(trained)
-    last = [max(made[name] for name in names) for names in reads]
+    last = [max(made[name] for name in names) for names in params]
     assert last == sorted(last)
-    assert len(sums) - len(packed) > 5
-    assert all(graph.buffers[name].nbytes >= BUCKET_NBYTES for name in sums[:-1])
+    assert sum(len(names) == 1 for names in params) > 5
+    nbytes = [graph.buffers[each.writes[0].buffer].nbytes for each in sums]
+    assert all(each >= BUCKET_NBYTES for each in nbytes[:-1])
+    assert not any(each.role == "pack" for each in graph.passes if each.name.startswith("bucket"))
+
+
+def test_gradients_in_another_type_are_packed() -> None:
+    graph = graph_of(dtype="bfloat16")
+    packs = [
+        each for each in graph.passes if each.name.startswith("bucket") and each.role == "pack"
+    ]
+    assert sum(len(each.reads) for each in packs) == len(graph.network.params)
+    assert not graph.grads_in_buckets
 
 
 def changed(schedule: Schedule, number: int, step: Step) -> Schedule:

@@ -64,7 +64,8 @@ def test_passes_of_processes_that_train_together_run_on_stand_ins(dtype: str) ->
     """All but the sums over these processes, which are not measured."""
     settings = Settings("fp32", 16 * KIB, optimizer=AdamW(), ranks=Ranks(4, 2000, dtype))
     graph = expand(network(), settings)
-    assert {"pack", "pack_loss", "unpack_loss"} <= {pass_.role for pass_ in graph.passes}
+    roles = {"pack_loss", "unpack_loss", *(["pack"] if dtype == "bfloat16" else [])}
+    assert roles <= {pass_.role for pass_ in graph.passes}
     run_all(graph)
 
 

@@ -182,11 +182,17 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
-    param_of_grad: Mapping[str, str] = field(init=False, compare=False, repr=False)
+    # By parameter, the bucket in which its gradient lies, and the range there.
+    grads_in_buckets: Mapping[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
+    # By buffer and range of channels, the parameter whose gradient they are.
+    param_of_grad: Mapping[tuple[str, tuple[int, int] | None], str] = field(
+        init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
-        found = {grad: param for param, grads in self.param_grads.items() for grad in grads}
-        object.__setattr__(self, "param_of_grad", found)
+        whole = {(grad, None): param for param, grads in self.param_grads.items() for grad in grads}
+        ranges = {place: param for param, place in self.grads_in_buckets.items()}
+        object.__setattr__(self, "param_of_grad", whole | ranges)
 
     @property
     def batch(self) -> int:

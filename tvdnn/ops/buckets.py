@@ -18,6 +18,7 @@ also tells of a fault in any process.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, Final
 
@@ -69,6 +70,24 @@ def _add_updates(b: Builder, ranks: Ranks) -> None:
         b.add_update(op, "update", (_in_float32(b, op),), op.params)
 
 
+def plan_buckets(b: Builder, ranks: Ranks) -> None:
+    """Divide parameters among buckets. Gradients that can be are made where their bucket is.
+
+    Not in a bucket of pieces or of another type, nor where gradients of several uses add up first.
+    A gradient's range ends where the next begins: what lies between them is nothing.
+    """
+    b.buckets = planned_buckets(b, ranks)
+    for params in b.buckets:
+        added = any(b.uses[param] > 1 for param in params)
+        if ranks.sharded or ranks.dtype != "float32" or added or len(params) == 1:
+            continue
+        starts = bucket_offsets([prod(b.param_shape(param)) for param in params])
+        name = _add_bucket(b, _name_of(params), starts[-1], ranks.dtype)
+        b.bucket_places |= {
+            param: (name, place) for param, place in zip(params, pairwise(starts), strict=True)
+        }
+
+
 def planned_buckets(b: Builder, ranks: Ranks) -> list[tuple[str, ...]]:
     """The parameters of each bucket, in the order in which backward completes their gradients.
 
@@ -95,7 +114,8 @@ def _in_float32(b: Builder, op: Op) -> Use:
     bucket = whole(b.bucket_buffers[op.name])
     if b.buffers[bucket.buffer].dtype == "float32":
         return bucket
-    wide = whole(_add_bucket(b, op, f"{op.name} in float32", "float32"))
+    numel = b.buffers[bucket.buffer].shape[-1]
+    wide = whole(_add_bucket(b, f"{op.name} in float32", numel, "float32"))
     if b.ranks and b.ranks.sharded:
         nbytes = sum(nbytes_of_pieces(b, op, each) for each in (bucket, wide))
         b.add_pass(op, "widen_piece", (bucket,), (wide,), effects=True, extra_nbytes=nbytes)
@@ -108,6 +128,9 @@ def _sum_the_rest(b: Builder) -> None:
     """Sum what is whole of buckets with parameters to which no gradient comes."""
     summed, rest = b.buckets[: b.summed], b.buckets[b.summed :]
     found = [tuple(name for name in params if name in b.whole_grads) for params in rest]
+    for params in (params for params, used in zip(rest, found, strict=True) if not used):
+        if params[0] in b.bucket_places:
+            del b.buffers[b.bucket_places[params[0]][0]]
     b.buckets = [*summed, *filter(None, found)]
     for params in b.buckets[len(summed) :]:
         _sum(b, params)
@@ -124,14 +147,25 @@ def _sum(b: Builder, params: tuple[str, ...]) -> None:
     """
     assert b.ranks is not None
     sharded, dtype = b.ranks.sharded, b.ranks.dtype
-    op = Op(_name_of(params), KIND, (), "", params, {"processes": b.ranks.size} if sharded else {})
-    op, grads = b.add_op(op), [whole(b.param_grads[param][0]) for param in params]
+    sizes = [prod(b.param_shape(param)) for param in params]
+    placed = params[0] in b.bucket_places
+    attrs: dict[str, Any] = {"processes": b.ranks.size}
+    if not sharded:
+        starts = [b.bucket_places[param][1][0] for param in params] if placed else []
+        attrs = {"starts": tuple(starts) or bucket_offsets(sizes)[:-1]}
+    op = b.add_op(Op(_name_of(params), KIND, (), "", params, attrs))
+    grads = [whole(b.param_grads[param][0]) for param in params]
     is_own = len(params) == 1 and dtype == "float32" and not (sharded and has_short_piece(b, op))
-    bucket = grads[0] if is_own else whole(_add_bucket(b, op, op.name, dtype))
+    if placed:
+        bucket = whole(b.bucket_places[params[0]][0])
+        _clear_the_rest(b, op, bucket.buffer)
+    elif is_own:
+        bucket = grads[0]
+    else:
+        numel = bucket_of_pieces(b, op) if sharded else bucket_offsets(sizes)[-1]
+        bucket = whole(_add_bucket(b, op.name, numel, dtype))
+        b.add_pass(op, "pack_pieces" if sharded else "pack", grads, (bucket,), effects=True)
     b.bucket_buffers[op.name] = bucket.buffer
-    if not is_own:
-        role = "pack_pieces" if sharded else "pack"
-        b.add_pass(op, role, grads, (bucket,), effects=True)
     how: dict[str, Any] = {"effects": True, "ranks": b.ranks.size}
     if sharded:
         b.add_pass(op, "scatter", (bucket,), (bucket,), collective=Collective.REDUCE_SCATTER, **how)
@@ -139,11 +173,25 @@ def _sum(b: Builder, params: tuple[str, ...]) -> None:
         b.add_pass(op, "sum", (bucket,), (bucket,), **how)
 
 
-def _add_bucket(b: Builder, op: Op, name: str, dtype: str) -> str:
-    sizes = [prod(b.param_shape(param)) for param in op.params]
-    sharded = b.ranks is not None and b.ranks.sharded
-    numel = bucket_of_pieces(b, op) if sharded else bucket_offsets(sizes)[-1]
-    return b.add_whole(name, Kind.PARAM_GRAD, (numel,), dtype)
+def _clear_the_rest(b: Builder, op: Op, bucket: str) -> None:
+    """Clear the ranges of a bucket to whose parameters no gradient comes."""
+    unused = [
+        whole(b.add_range(bucket, place))
+        for param, (name, place) in b.bucket_places.items()
+        if name == bucket and param not in op.params
+    ]
+    if unused:
+        b.add_pass(op, "clear", (), unused, effects=True)
+
+
+def _add_bucket(b: Builder, name: str, numel: int, dtype: str) -> str:
+    """A bucket of so many elements, the channels of one row."""
+    return b.add_whole(name, Kind.PARAM_GRAD, (1, numel), dtype)
+
+
+def _run_clear(a: Launch) -> None:
+    for each in a.writes:
+        a.kernels.zero_channels(flat(each)[None])
 
 
 def _run_pack(a: Launch) -> None:
@@ -155,16 +203,15 @@ def _run_pack_loss(a: Launch) -> None:
 
 
 def _run_unpack(a: Launch) -> None:
-    a.kernels.pack(a.reads, a.writes[0], alignment=1)
+    a.kernels.pack([flat(a.reads[0])], flat(a.writes[0]), alignment=1)
 
 
 def _run_update(a: Launch) -> None:
     (bucket,) = a.reads
     params, *states = zip(*a.updates, strict=True)
-    starts = bucket_offsets([param.numel() for param in params])
     grads = [
         bucket.as_strided(param.shape, param.stride(), bucket.storage_offset() + start)
-        for param, start in zip(params, starts, strict=False)
+        for param, start in zip(params, a.attrs["starts"], strict=True)
     ]
     run = getattr(a.kernels, f"{a.attrs['optimizer']}_many")
     run(params, grads, *states, a.control.optimizer, **a.attrs["switches"])
@@ -181,6 +228,7 @@ BUCKET = Operator(
     {
         "sum": run_sum,
         "pack": _run_pack,
+        "clear": _run_clear,
         "pack_loss": _run_pack_loss,
         "unpack": _run_unpack,
         "unpack_loss": _run_unpack,

@@ -68,6 +68,8 @@ class Builder(Masks):
     whole_grads: set[str] = field(default_factory=set)
     summed: int = 0
     bucket_buffers: dict[str, str] = field(default_factory=dict)
+    # By parameter, the bucket in which its gradient is made, and the range there.
+    bucket_places: dict[str, tuple[str, Channels]] = field(default_factory=dict)
     # By parameter, how many ops use it.
     uses: Counter[str] = field(init=False)
     # The parameters that are updated by what makes their gradient.
@@ -244,14 +246,26 @@ class Builder(Masks):
         self.added[op.name] = op
         return op
 
+    @property
+    def own_param_grads(self) -> dict[str, tuple[str, ...]]:
+        """By parameter, the buffers of its gradient that lie in no bucket."""
+        found = ((name, tuple(grads)) for name, grads in self.param_grads.items())
+        return {name: grads for name, grads in found if name not in self.bucket_places}
+
     def new_param_grad(self, param: str) -> str:
-        """A float32 buffer in the parameter's shape for one op's contribution to its gradient."""
+        """A float32 buffer in the parameter's shape for one op's contribution to its gradient.
+
+        Or the parameter's range of a bucket.
+        """
         earlier = self.param_grads.setdefault(param, [])
         place = -1 if self.turn is None else self.order.of_op(self.turn)
         self.param_places.setdefault(param, []).append(place)
-        suffix = f"#{len(earlier) + 1}" if earlier else ""
-        shape = self.param_shape(param) or (1,)
-        name = self.add_whole(self.unique(f"grad {param}{suffix}"), Kind.PARAM_GRAD, shape)
+        if param in self.bucket_places:
+            name = self.add_range(*self.bucket_places[param])
+        else:
+            suffix = f"#{len(earlier) + 1}" if earlier else ""
+            shape = self.param_shape(param) or (1,)
+            name = self.add_whole(self.unique(f"grad {param}{suffix}"), Kind.PARAM_GRAD, shape)
         earlier.append(name)
         return name
 

@@ -27,7 +27,7 @@ from ..kernels.optim.pieces import piece_numel
 from ..optim import SGD, Optimizer
 from ..placement import aligned
 from ..placement.cuda_blocks import block_nbytes
-from .buckets import end_sums, planned_buckets
+from .buckets import end_sums, plan_buckets
 from .builder import Builder, Ranks
 from .chunk_size import default_chunk_size
 from .facts import with_facts
@@ -136,8 +136,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         if not training:
             inputs |= _add_output_grads(b)
         _backward(b, settings)
-    read = [name for name in settings.input_grads if name in b.gradient_terms]
-    input_grads = {name: b.resolved(Use(b.gradient_terms[name][0])).buffer for name in read}
+    input_grads = _input_grads(b, settings)
     handed_out = list(output_maps)
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
@@ -155,7 +154,8 @@ def expand(network: Network, settings: Settings) -> Graph:
         outputs=tuple(dict.fromkeys(handed_out)),
         output_maps=output_maps,
         input_grads=input_grads,
-        param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
+        param_grads=b.own_param_grads,
+        grads_in_buckets=b.bucket_places,
         phase_split=boundary if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
@@ -165,6 +165,12 @@ def expand(network: Network, settings: Settings) -> Graph:
         rounded_ops=rounding.ops | (rounded_by_readers(b) if rounds else frozenset()),
         row_tiles=tiles,
     )
+
+
+def _input_grads(b: Builder, settings: Settings) -> dict[str, str]:
+    """By input, the buffer of its gradient, if it is wanted and there is one."""
+    read = [name for name in settings.input_grads if name in b.gradient_terms]
+    return {name: b.resolved(Use(b.gradient_terms[name][0])).buffer for name in read}
 
 
 def with_rewrites(settings: Settings, rewrites: Rewrites) -> Settings:
@@ -255,7 +261,7 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 def _forward(b: Builder) -> None:
     if b.ranks is not None:
-        b.buckets = planned_buckets(b, b.ranks)
+        plan_buckets(b, b.ranks)
     for op in b.network.ops:
         definition = OPERATORS[op.kind]
         if definition.in_place:

@@ -77,12 +77,12 @@ def _own_range(a: Launch, bucket: int) -> slice:
 
 def _run_pack(a: Launch) -> None:
     processes = a.attrs["processes"]
-    a.kernels.pack_pieces([*map(flat, a.reads)], a.writes[0], processes=processes)
+    a.kernels.pack_pieces([*map(flat, a.reads)], flat(a.writes[0]), processes=processes)
 
 
 def _run_widen(a: Launch) -> None:
     """Widen the sums of this process's own pieces."""
-    source, target = a.reads[0], a.writes[0]
+    source, target = flat(a.reads[0]), flat(a.writes[0])
     own = _own_range(a, source.numel())
     a.kernels.pack((source[own],), target[own], alignment=1)
 

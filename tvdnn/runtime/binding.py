@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
@@ -36,6 +36,9 @@ from .views import ByteViews
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
+Channels: TypeAlias = tuple[str, tuple[int, int] | None]  # of a buffer; None: all
+Layout: TypeAlias = tuple[Sequence[int], Sequence[int]]  # shape and strides
+Layouts: TypeAlias = Mapping[Channels, Layout]
 Lap = Callable[[], float]  # waits for a phase and returns its seconds
 # By the codecs of source and target, the launcher of a recode.
 RECODES: Final[Mapping[tuple[Form, Form], str]] = {
@@ -130,19 +133,26 @@ def bind_step(
     bound = bind_pass(graph, pass_)
     by_piece = by_unit or pass_.reads_neighbours
     pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
-    owners = _params_of_grads(graph, pass_, tensors)
+    layouts = _layouts_of_grads(graph, pass_, tensors)
     arguments = [
-        _arguments(graph, bound, step, piece, memory, tensors, kernels, owners) for piece in pieces
+        _arguments(graph, bound, step, piece, memory, tensors, kernels, layouts) for piece in pieces
     ]
     launch = _launch_on_copies if by_unit else _launch
     return lambda: launch(bound.run, arguments)
 
 
-def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """The parameter of each gradient. A gradient has the strides of its parameter."""
-    used = {use.buffer for use in (*pass_.reads, *pass_.writes)}
-    owners = {grad: graph.param_of_grad[grad] for grad in used & graph.param_of_grad.keys()}
-    return {g: tensors.params[param] for g, param in owners.items() if param in tensors.params}
+def _layouts_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> Layouts:
+    """The layouts of gradients: those of their parameters. In a bucket also where there is none."""
+    found = dict[Channels, Layout]()
+    for key in {(use.buffer, use.channels) for use in (*pass_.reads, *pass_.writes)}:
+        if (name := graph.param_of_grad.get(key)) is None:
+            continue
+        param = tensors.params.get(name)
+        if param is None and key[1] is not None:
+            param = torch.empty(graph.network.params[name].shape, device="meta")
+        if param is not None:
+            found[key] = param.shape, param.stride()
+    return found
 
 
 def bind_recode(buffer: Buffer, step: Step, memory: ByteViews, kernels: SimpleNamespace) -> Call:
@@ -206,7 +216,7 @@ def _arguments(
     memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
-    owners: Mapping[str, torch.Tensor],
+    layouts: Layouts,
 ) -> Arguments:
     """The arguments of the launch of domain rows `piece`, and the copies that come before it."""
     pass_ = graph.passes[step.pass_index]
@@ -216,9 +226,10 @@ def _arguments(
         if image and any(use.halo):
             return image.rows
         buffer = graph.buffers[use.buffer]
-        if use.buffer in owners:
-            owner = owners[use.buffer]
-            return memory.view(operand, buffer).as_strided(owner.shape, owner.stride())
+        if (use.buffer, use.channels) in layouts:
+            own = memory.view(operand, buffer)
+            own = own if use.channels is None else _range_of(own, use.channels, buffer)
+            return own.as_strided(*layouts[use.buffer, use.channels])
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else _range_of(rows, use.channels, buffer)
