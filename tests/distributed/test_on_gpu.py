@@ -1,5 +1,6 @@
 """Processes that train together on GPUs: by NCCL inside CUDA graphs, and by gloo beside them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,13 +77,14 @@ def test_two_processes_train_as_one_with_the_whole_batch(backend: str, tmp_path:
 
 @pytest.mark.skipif(torch.cuda.device_count() < WORLD, reason=ONE_GPU)
 def test_a_process_ends_in_time_once_another_has_ended(tmp_path: Path) -> None:
-    first, last = started(
-        "lose_one", "nccl", tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    """By torch, which first waits for what others write of the sums (4 times these seconds)."""
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    how["env"] = {**os.environ, "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}
+    first, last = started("lose_one", "nccl", tmp_path, **how)
     told = first.communicate()[0].decode()
-    assert last.wait() == 0
+    assert last.wait() == 0, last.communicate()[0].decode()
     assert first.returncode != 0
-    assert told.count("loss") == 2
+    assert "AssertionError" not in told
     assert "Timeout(ms)=" in told or "remote process" in told, told
 
 

@@ -77,11 +77,12 @@ def plan_buckets(b: Builder, ranks: Ranks) -> None:
     A gradient's range ends where the next begins: what lies between them is nothing.
     """
     b.buckets = planned_buckets(b, ranks)
-    for params in b.buckets:
+    for params in b.buckets if ranks.dtype == "float32" and not ranks.sharded else ():
+        sizes = [prod(b.param_shape(param)) for param in params]
         added = any(b.uses[param] > 1 for param in params)
-        if ranks.sharded or ranks.dtype != "float32" or added or len(params) == 1:
+        if added or len(params) == 1 or not all(sizes):
             continue
-        starts = bucket_offsets([prod(b.param_shape(param)) for param in params])
+        starts = bucket_offsets(sizes)
         name = _add_bucket(b, _name_of(params), starts[-1], ranks.dtype)
         b.bucket_places |= {
             param: (name, place) for param, place in zip(params, pairwise(starts), strict=True)
