@@ -32,6 +32,9 @@ def main() -> None:
         if shard is None or backend == "nccl":
             losses[name], states[name] = _by_trainer(Net(), given, shard)
     _, states["synchronized"] = _by_trainer(_normalized(), given, None)
+    for seed in (None, rank):
+        how: dict[str, Any] = {"policy": "vdnn-all", "delay_seed": seed}
+        _, states[f"offloaded, delays by {seed is not None}"] = _by_trainer(Net(), given, **how)
     states["wrapped"] = _by_data_parallel(Net(), given)
     states["normalized"] = _by_data_parallel(_normalized(), given)
     torch.save({"losses": losses["trainer"], **states}, folder / f"{backend}.{rank}.pt")
@@ -45,7 +48,7 @@ def lose_one() -> None:
     _, rank, world, _ = _joined(timeout=timedelta(seconds=ANSWER_S))
     device = torch.device("cuda", torch.cuda.current_device())
     given = [(x.to(device), y.to(device)) for x, y in part_of(rank, (4,) * world, STEPS)]
-    trainer = _trainer_of(Net().to(device), given, None)
+    trainer = _trainer_of(Net().to(device), given)
     for number, batch in enumerate(given):
         if number == 2 and rank == world - 1:
             os._exit(0)
@@ -82,17 +85,17 @@ def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any
 
 
 def _by_trainer(
-    net: nn.Module, given: list[tuple[Tensor, Tensor]], shard: str | None
+    net: nn.Module, given: list[tuple[Tensor, Tensor]], shard: str | None = None, **how: Any
 ) -> tuple[list[float], Any]:
     """The losses and the state after steps by Trainer, in a group of all processes."""
-    trainer = _trainer_of(net.to(given[0][0].device), given, shard)
+    trainer = _trainer_of(net.to(given[0][0].device), given, shard=shard, **how)
     losses = [trainer.step(*batch).item() for batch in given]
     momentum = trainer.state_dict()["optimizer"]["state"][0]["momentum_buffer"].cpu()
     trainer.close()  # a group waits for the graphs that hold its sums
     return losses, {**net.cpu().state_dict(), "momentum": momentum}
 
 
-def _trainer_of(net: nn.Module, given: list[tuple[Tensor, Tensor]], shard: str | None) -> Trainer:
-    how: dict[str, Any] = {"dtype": "fp32", "chunk_size": 3000, "bucket_size": 3000}
-    how |= {"process_group": distributed.group.WORLD, "shard": shard}
+def _trainer_of(net: nn.Module, given: list[tuple[Tensor, Tensor]], **how: Any) -> Trainer:
+    how |= {"dtype": "fp32", "chunk_size": 3000, "bucket_size": 3000}
+    how["process_group"] = distributed.group.WORLD
     return Trainer(net, torch.empty_like(given[0][0]), optimizer=SPECS["SGD"], **how)

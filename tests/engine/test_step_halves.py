@@ -157,6 +157,21 @@ def test_an_expanded_parameter_is_refused() -> None:
         virtualize(net, batch())
 
 
+def test_a_parameter_with_gaps_is_refused_where_it_trains() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    torch.manual_seed(0)
+    net[0].weight = nn.Parameter(torch.randn(8, 64)[:, :8])
+    x = torch.randn(4, 8)
+    with pytest.raises(InputError, match=r"parameter 0\.weight of strides \(64, 1\) leaves gaps"):
+        virtualize(net, x)
+    net[0].weight.requires_grad_(False)
+    virtual = virtualize(net, x)
+    torch.testing.assert_close(virtual(x), net(x))
+    net[0].weight.requires_grad_()
+    with pytest.raises(InputError, match="leaves gaps"):
+        virtual(x)
+
+
 def test_threads_take_turns_in_one_network() -> None:
     """Other modules run as they are, while a forward is traced in another thread."""
     torch.manual_seed(0)

@@ -19,9 +19,12 @@ from tvdnn.planner.ir.costs import RANKS, SUM_SLOWDOWN, Costs, Roofline, all_red
 from tvdnn.planner.ir.hardware import INTERCONNECTS, load
 from tvdnn.planner.ir.schedule import Lane, Schedule, Step
 from tvdnn.planner.make import Problem
+from tvdnn.planner.recompute.barriers import barrier_stages
+from tvdnn.planner.recompute.supplies import Supplies
 from tvdnn.planner.timing.calibrate import calibrate, compare
 from tvdnn.planner.timing.simulate import seconds_alone, simulate
 from tvdnn.planner.verify.check import check
+from tvdnn.runtime.profiler import signature
 from tvdnn.trace.trace import trace
 
 WORLD, BUCKET_NBYTES = 8, 4 << 20
@@ -137,6 +140,34 @@ def test_gradients_in_another_type_are_packed() -> None:
     ]
     assert sum(len(each.reads) for each in packs) == len(graph.network.params)
     assert not graph.grads_in_buckets
+
+
+def test_buckets_leave_recomputation_in_stages_as_it_is() -> None:
+    found = []
+    for ranks in (None, Ranks(WORLD)):
+        graph = normalizing(ranks)
+        ops = [op.name for op in graph.network.ops]
+        groups = [ops[start : start + 10] for start in range(0, len(ops) - 9, 10)]
+        stages = barrier_stages(Supplies(graph), costs_of("NVLink"), groups, 0)
+        found.append([each.recompute.nbytes for each in stages])
+    assert found[0]
+    assert found[0] == found[1]
+
+
+def test_launches_have_the_profiles_of_any_size_of_buckets() -> None:
+    keys = [
+        {signature(graph, each) for each in graph.passes if graph.ops[each.op].kind != "bucket"}
+        for graph in (normalizing(Ranks(WORLD, nbytes)) for nbytes in (1 << 20, 25 << 20))
+    ]
+    assert keys[0] == keys[1]
+
+
+@cache
+def normalizing(ranks: Ranks | None) -> Graph:
+    """A step of ResNet-50 on 64 images."""
+    net, x = models.by_name("resnet50"), torch.empty(64, 3, 224, 224, device="meta")
+    settings = training_settings((OutputLoss(),), SGD(momentum=0.9), "bf16", None, None)
+    return expand(trace(net, (x,), ordered=True), replace(settings, ranks=ranks))
 
 
 def changed(schedule: Schedule, number: int, step: Step) -> Schedule:

@@ -1,6 +1,6 @@
 """Passes: the kernel-level stages of a step over its buffers, and the Graph of all passes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -182,10 +182,13 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
-    # By parameter, the bucket in which its gradient lies, and the range there.
+    # By parameter, the bucket in which its gradient lies, if there is one, and the range there.
     grads_in_buckets: Mapping[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
     # By buffer and range of channels, the parameter whose gradient they are.
     param_of_grad: Mapping[tuple[str, tuple[int, int] | None], str] = field(
+        init=False, compare=False, repr=False
+    )
+    _ranges_of_buckets: Mapping[str, Sequence[tuple[str, tuple[int, int]]]] = field(
         init=False, compare=False, repr=False
     )
 
@@ -193,6 +196,23 @@ class Graph:
         whole = {(grad, None): param for param, grads in self.param_grads.items() for grad in grads}
         ranges = {place: param for param, place in self.grads_in_buckets.items()}
         object.__setattr__(self, "param_of_grad", whole | ranges)
+        of_buckets: dict[str, list[tuple[str, tuple[int, int]]]] = {}
+        for place in ranges:
+            of_buckets.setdefault(place[0], []).append(place)
+        object.__setattr__(self, "_ranges_of_buckets", of_buckets)
+
+    def touched(self, uses: Iterable[Use]) -> frozenset[object]:
+        """The buffers of uses. In the place of a bucket there are its ranges, each by itself."""
+        if not self.grads_in_buckets:
+            return frozenset(use.buffer for use in uses)
+        found = set[object]()
+        for use in uses:
+            ranges = self._ranges_of_buckets.get(use.buffer)
+            if ranges is None:
+                found.add(use.buffer)
+            else:
+                found.update(ranges if use.channels is None else [(use.buffer, use.channels)])
+        return frozenset(found)
 
     @property
     def batch(self) -> int:

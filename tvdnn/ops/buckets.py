@@ -74,7 +74,8 @@ def plan_buckets(b: Builder, ranks: Ranks) -> None:
     """Divide parameters among buckets. Gradients that can be are made where their bucket is.
 
     Not in a bucket of pieces or of another type, nor where gradients of several uses add up first.
-    A gradient's range ends where the next begins: what lies between them is nothing.
+    A gradient's range ends where the next begins: what lies between them is nothing. A bucket has
+    its place from its first gradient on, up to its bytes more than if gradients were copied there.
     """
     b.buckets = planned_buckets(b, ranks)
     for params in b.buckets if ranks.dtype == "float32" and not ranks.sharded else ():
@@ -83,7 +84,7 @@ def plan_buckets(b: Builder, ranks: Ranks) -> None:
         if added or len(params) == 1 or not all(sizes):
             continue
         starts = bucket_offsets(sizes)
-        name = _add_bucket(b, _name_of(params), starts[-1], ranks.dtype)
+        name = _add_bucket(b, b.unique(_name_of(params)), starts[-1], ranks.dtype)
         b.bucket_places |= {
             param: (name, place) for param, place in zip(params, pairwise(starts), strict=True)
         }

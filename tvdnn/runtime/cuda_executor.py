@@ -1,4 +1,4 @@
-"""The CUDA executor: the phases of a step as CUDA graphs, whose branches are the lanes."""
+"""The CUDA executor: the phases of a step as CUDA graphs, whose branches are lanes."""
 
 import random
 import time
@@ -17,7 +17,7 @@ from .binding import Call, Lap
 from .defer_signals import defer_signals
 from .file_lanes import FilePhase, FileRun, file_phase
 from .host_counts import FILE_LANES
-from .lane_sync import BRANCHES, DEVICE_COPIES, GraphSegment, Sum, lanes_of, num_copies
+from .lane_sync import DEVICE_COPIES, SIDE_LANES, GraphSegment, Sum, lanes_of, num_copies
 from .section_file import SectionFile
 from .segments import are_followed, low_water_of, segments_of
 from .streams import capture, fork_join
@@ -32,7 +32,8 @@ Spans: TypeAlias = Mapping[int, tuple[float, float]]
 class CapturedPhase:
     """Steps [first, end) as graph segments in the order of issue, and those of the file.
 
-    There are no segments where branches are not independent and there are steps of the file.
+    There are no segments where branches are not independent, or a launch copies, and there are
+    steps of the file or sums that no graph holds.
     """
 
     first: int
@@ -48,7 +49,7 @@ class CudaExecutor:
     steps of a branch wait for other branches by counters: ResNet-50(256) in 6.9 GiB takes 128 ms,
     and 138 ms with waits as edges of the graph (H200, 2026-11-23). Edges are used where branches
     may share a queue of the GPU, or a launch copies or clears memory, possibly on a queue that
-    lanes share.
+    lanes share. Sums are then branches, too.
 
     Sums over processes are launches beside the segments: a graph each, or calls where no graph can
     hold them (not `captures`). A sum comes behind the segment with all that it waits for, and a
@@ -101,7 +102,7 @@ class CudaExecutor:
         used = {step.lane for step in schedule.steps}
         self._independent = self._lanes.are_independent(used.difference(FILE_LANES))
         self._file, self._captures = file, captures
-        self._branches = [lane for lane in BRANCHES if lane in self._lanes.streams]
+        self._side_lanes = [lane for lane in SIDE_LANES if lane in self._lanes.streams]
         self._waited = {wait for step in schedule.steps for wait in step.waits}
         self.captured: dict[tuple[int, int], CapturedPhase] = {}
         self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
@@ -190,12 +191,13 @@ class CudaExecutor:
         awaited = {**cross_lane_waits(steps, first, end)}
         behind_sums = {index for index, before in awaited.items() if Lane.REDUCE in before}
         segments = list(segments_of(steps, first, end, behind_sums))
-        followed = are_followed(segments, behind_sums)
+        followed = are_followed(steps, segments, behind_sums)
         copied = any(step.lane in DEVICE_COPIES for step in steps[first:end])
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
         told_there = files.awaited if files else ()
+        assert all(lane is not Lane.REDUCE for lane, _ in told_there), "no file lane waits for sums"
 
         def meet(lane: Lane, reached: int, before: Mapping[Lane, int]) -> None:
             tells_host = (lane, reached) in told_there
@@ -222,11 +224,11 @@ class CudaExecutor:
                 for index in segment
                 if steps[index].lane is Lane.REDUCE
             ]
-            if used == {Lane.REDUCE}:
+            if used <= {Lane.REDUCE, *FILE_LANES}:
                 yield GraphSegment(None, None, sums), True
                 continue
             branching = [lane for lane in DEVICE_COPIES if lane in used]
-            awaits = copied and is_followed and Lane.COMPUTE in used
+            awaits = copied and is_followed
             low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in branching]
             with self._capture() as graph, fork_join(streams[Lane.COMPUTE], others):
@@ -264,8 +266,9 @@ class CudaExecutor:
             with defer_signals(), self._lanes.lock:
                 current = torch.cuda.current_stream(self._device)
                 return self._issue(phase.first, phase.end, current, events)
-        if len(segments) == 1 and segments[0].is_alone and phase.files is None:
-            segments[0].replay()
+        lone = segments[0].lone_graph if len(segments) == 1 and phase.files is None else None
+        if lone is not None:
+            lone.replay()
             return {}
         self._lanes.wait()  # an interrupt may come here
         # An interrupt inside would end a phase in its middle, and its memory could be freed.
@@ -308,7 +311,7 @@ class CudaExecutor:
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
         spans: dict[int, tuple[float, float]] = {}
-        with fork_join(main, [streams[lane] for lane in self._branches]):
+        with fork_join(main, [streams[lane] for lane in self._side_lanes]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
                 awaited = [done[wait] for wait in step.waits if wait in done]

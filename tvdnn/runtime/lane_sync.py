@@ -29,7 +29,7 @@ PATIENCE_S: Final = 2.0
 DEVICE_PAIRS: Final = tuple(pair for pair in LANE_PAIRS if pair.on_device)
 DEVICE_COPIES: Final = tuple(lane for pair in DEVICE_PAIRS for lane in (pair.out, pair.back))
 # The lanes that have streams beside compute's.
-BRANCHES: Final = (*DEVICE_COPIES, Lane.REDUCE)
+SIDE_LANES: Final = (*DEVICE_COPIES, Lane.REDUCE)
 # The lanes of every plan. Others get streams once a plan has them: the GPU has few queues.
 FIRST_LANES: Final = (Lane.COMPUTE, Lane.OFFLOAD, Lane.PREFETCH)
 
@@ -60,14 +60,9 @@ class GraphSegment:
     sums: Sequence[Sum]
 
     @property
-    def is_alone(self) -> bool:
-        """Whether it waits for no other segment or sum, and none for it."""
-        return self.low_water is None and not self.sums
-
-    def replay(self) -> None:
-        """Run the graph on the current stream."""
-        if self.graph is not None:
-            self.graph.replay()
+    def lone_graph(self) -> torch.cuda.CUDAGraph | None:
+        """The graph, where there is no sum beside it and the host does not wait for it."""
+        return self.graph if self.low_water is None and not self.sums else None
 
 
 class Lanes:
@@ -153,8 +148,8 @@ class Lanes:
         0 signals nothing. Launches signal and wait by a kernel, copies by the stream's memory
         operations. A lane waits for its own count of the segment before, and for sums over
         processes, by memory operations too: a waiting kernel would keep a launch from the whole
-        GPU. `tells_host` signals threads of the
-        host, too. Lanes that these run are awaited where the host has their counts.
+        GPU. `tells_host` signals threads of the host, too. Lanes that these run are awaited where
+        the host has their counts.
         """
         told_there = reached if tells_host else 0
         if lane is Lane.COMPUTE:
@@ -198,9 +193,10 @@ class Lanes:
         Its sums follow.
         """
         self.wait()
-        with torch.cuda.stream(self._replay_streams[0]):
-            segment.replay()
-        self._replay_streams.rotate()
+        if segment.graph is not None:
+            with torch.cuda.stream(self._replay_streams[0]):
+                segment.graph.replay()
+            self._replay_streams.rotate()
         if segment.low_water is not None:
             self._low_water = segment.low_water
         for each in segment.sums:

@@ -168,9 +168,21 @@ class Scratch:
             return self._nbytes(pass_, forms, rows, starts[:count])
 
         count, most = 1, len(starts)
-        while count < most and nbytes(count) < self.cold_nbytes and nbytes(count + 1) <= room:
+        cold_nbytes = self.cold_nbytes + self._beside_gradients_nbytes(pass_)
+        while count < most and nbytes(count) < cold_nbytes and nbytes(count + 1) <= room:
             count += 1
         return tuple(bound.call for bound in self._bound(index, forms, rows, starts[:count]))
+
+    def _beside_gradients_nbytes(self, pass_: Pass) -> int:
+        """Bytes of the buckets of which a pass uses ranges, without these."""
+        ranges = {
+            use
+            for use in (*pass_.reads, *pass_.writes)
+            if use.channels is not None and (use.buffer, use.channels) in self._graph.param_of_grad
+        }
+        buffers = self._graph.buffers
+        buckets = sum(buffers[name].nbytes for name in {use.buffer for use in ranges})
+        return buckets - sum(use.nbytes(buffers[use.buffer]) for use in ranges)
 
     def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
         """The bytes that one launch of pass `index` over `rows` rows writes, with parameters."""

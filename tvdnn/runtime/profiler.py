@@ -194,7 +194,10 @@ def _measured(
 
 
 def signature(graph: Graph, pass_: Pass, forms: Forms = ()) -> str:
-    """The key of the cost of a pass: kind, role, settings, types, shapes and forms."""
+    """The key of the cost of a pass: kind, role, settings, types, shapes and forms.
+
+    A gradient in a bucket has the shape of one that has a buffer of its own.
+    """
     op = graph.ops[pass_.op]
     settings = {**op.attrs, **pass_.attrs}
     attrs = sorted((name, value) for name, value in settings.items() if name != "op_id")
@@ -204,6 +207,10 @@ def signature(graph: Graph, pass_: Pass, forms: Forms = ()) -> str:
         rows = buffer.rows if use.whole else use.per
         chosen = [form for name, form in forms if name == use.buffer]
         sizes = (rows, *(use.shape or buffer.shape[1:]))
+        if use.channels is not None and (use.buffer, use.channels) in graph.param_of_grad:
+            param = graph.param_of_grad[use.buffer, use.channels]
+            sizes = graph.network.params[param].shape or (1,)
+            return (*sizes, buffer.dtype, use.whole, sizes[-1], *chosen)
         return (*sizes, buffer.dtype, use.whole, use.width(buffer), *chosen)
 
     uses = [shape(use) for use in (*pass_.reads, *pass_.writes)]

@@ -1,4 +1,4 @@
-"""Segments: ranges of a phase's steps, each of which a CUDA graph holds."""
+"""Segments: ranges of a phase's steps. A CUDA graph holds those of each but sums and files."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -48,14 +48,19 @@ def low_water_of(launches: int) -> int:
     return ceil(launches / LOW_WATER)
 
 
-def are_followed(segments: Sequence[range], begins: Collection[int]) -> list[bool]:
+def are_followed(
+    steps: Sequence[Step], segments: Sequence[range], begins: Collection[int]
+) -> list[bool]:
     """By segment, whether the host waits for its low water before it issues the next.
 
-    Not where `begins` ended it early: the steps of several are then queued together.
+    Not where it has no launches, nor where `begins` ended it early: the steps of several are then
+    queued together.
     """
     found, queued = list[bool](), 0
     for segment in segments:
         queued += len(segment)
-        found.append(segment.stop not in begins or queued >= SEGMENT_LAUNCHES // LOW_WATER)
+        launches = any(steps[index].lane is Lane.COMPUTE for index in segment)
+        many = segment.stop not in begins or queued >= SEGMENT_LAUNCHES // LOW_WATER
+        found.append(launches and many)
         queued = 0 if found[-1] else queued
     return found

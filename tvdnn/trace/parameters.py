@@ -17,7 +17,10 @@ PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
 
 def check_parameters(module: torch.nn.Module) -> None:
-    """Raise InputError for a parameter of another type or one whose elements share memory."""
+    """Raise InputError for a parameter of another type, or without an element at each place.
+
+    A gradient has the bytes of its parameter's elements, and its strides.
+    """
     for name, param in module.named_parameters():
         if param.dtype not in PARAM_DTYPES:
             raise InputError(
@@ -28,11 +31,21 @@ def check_parameters(module: torch.nn.Module) -> None:
             raise InputError(
                 f"parameter {name} is expanded: its elements share memory; make it of a .clone()"
             )
+        if param.requires_grad and not is_lazy(param) and not _is_dense(param):
+            raise InputError(
+                f"parameter {name} of strides {param.stride()} leaves gaps between its elements;"
+                " make it of a .contiguous() tensor"
+            )
 
 
 def _shares_elements(param: Tensor) -> bool:
     sizes = zip(param.shape, param.stride(), strict=True)
     return any(size > 1 and step == 0 for size, step in sizes)
+
+
+def _is_dense(param: Tensor) -> bool:
+    """Whether elements lie side by side, in any order of the dimensions."""
+    return torch.empty_like(param, device="meta").stride() == param.stride()
 
 
 def check_buffers(module: torch.nn.Module, network: Network) -> None:

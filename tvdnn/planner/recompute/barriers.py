@@ -198,26 +198,25 @@ class _OpGroup:
 
     def _keeps_order(self, phase: Phase) -> bool:
         """Whether all passes read the same of what lasts in this order as in program order."""
-        changes: dict[str, set[int]] = {}
+        changes: dict[object, set[int]] = {}
         for index in phase.passes:
             for name in self._changed(index):
                 changes.setdefault(name, set()).add(index)
-        done: dict[str, set[int]] = {name: set() for name in changes}
+        done: dict[object, set[int]] = {name: set() for name in changes}
         for index in _order_of(phase):
             pass_ = self._graph.passes[index]
-            for name in (
-                pass_.read_buffers | set(pass_.params) | self._changed(index)
-            ) & changes.keys():
+            read = self._graph.touched(pass_.reads) | set(pass_.params)
+            for name in (read | self._changed(index)) & changes.keys():
                 if done[name] - {index} != {i for i in changes[name] if i < index}:
                     return False
             for name in self._changed(index):
                 done.setdefault(name, set()).add(index)
         return True
 
-    def _changed(self, index: int) -> frozenset[str]:
+    def _changed(self, index: int) -> frozenset[object]:
         """The buffers and parameters that the pass changes for good."""
         pass_ = self._graph.passes[index]
-        return (pass_.written_buffers - self._between) | set(pass_.updates)
+        return (self._graph.touched(pass_.writes) - self._between) | set(pass_.updates)
 
 
 def _order_of(phase: Phase) -> list[int]:

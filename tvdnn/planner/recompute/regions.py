@@ -151,22 +151,23 @@ def _region(
     joined = JoinedPasses()
     for index in extent_of(spans, group, direction):
         pass_ = graph.passes[index]
-        waits = any(_conflict(graph.passes[other], pass_) for other in after)
+        waits = any(_conflict(graph, graph.passes[other], pass_) for other in after)
         if goes_by_sample(pass_):
             if waits or not joined.admits(pass_):
                 return None
             joined.add(pass_)
             members.append(index)
-        elif waits or any(_conflict(graph.passes[other], pass_) for other in members):
+        elif waits or any(_conflict(graph, graph.passes[other], pass_) for other in members):
             after.append(index)
         else:
             before.append(index)
     return PassRegion(tuple(before), tuple(members), tuple(after)) if members else None
 
 
-def _conflict(first: Pass, second: Pass) -> bool:
-    reads, other_reads = (each.read_buffers | set(each.params) for each in (first, second))
-    changes, others = (each.written_buffers | set(each.updates) for each in (first, second))
+def _conflict(graph: Graph, first: Pass, second: Pass) -> bool:
+    pair = first, second
+    reads, other_reads = (graph.touched(each.reads) | set(each.params) for each in pair)
+    changes, others = (graph.touched(each.writes) | set(each.updates) for each in pair)
     return bool(changes & (other_reads | others) or others & reads)
 
 
