@@ -22,6 +22,7 @@ import faulthandler
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +33,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tvdnn
 from bench.command_line import parser_of
-from bench.cross_entropies import cross_entropies
 from bench.environment import environment, software
 from bench.link_stand_in import StandIn
 from bench.plain_rows import NONE, PlainTable
+from bench.zoo.by_torch import MOMENTUM, RATE, sgd, step_of
 from bench.zoo.clock import step_seconds
+from bench.zoo.rows import COMPILED, EAGER
 from tvdnn import models
 from tvdnn.experiment.data import random_batch
 from tvdnn.ops.builder import BUCKET_NBYTES
@@ -46,16 +48,9 @@ from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import MIB, format_bytes, parse_bytes
 
-ALONE, TRAINER, SHARDS, VIRTUALIZE, EAGER, COMPILE = WAYS = (
-    "alone",
-    "trainer",
-    "shards",
-    "virtualize",
-    "eager",
-    "compile",
-)
+ALONE, TRAINER, SHARDS, VIRTUALIZE = "alone", "trainer", "shards", "virtualize"
+WAYS: Final = (ALONE, TRAINER, SHARDS, VIRTUALIZE, EAGER, COMPILED)
 OURS: Final = (ALONE, TRAINER, SHARDS)  # by Trainer
-RATE, MOMENTUM = 1e-3, 0.9
 WARM: Final = 6  # steps before any is timed
 CLASSES: Final = 10
 
@@ -229,30 +224,16 @@ def _step_of(
         found["predicted_s"] = _predicted_s(trainer, subject.stand_in)
         found["planned_peak_bytes"] = trainer.schedule.peak_nbytes
         return (lambda: trainer.step(x, y)), trainer.close
-    net = subject.net() if way == VIRTUALIZE else subject.torchs_net()
-    torchs = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     bucket_mb = (parse_bytes(bucket_size) or BUCKET_NBYTES) / MIB
-    inner: Any = net
+    wrap = partial(DistributedDataParallel, bucket_cap_mb=bucket_mb)
     if way == VIRTUALIZE:
-        inner = tvdnn.virtualize(net, x, dtype=subject.dtype, optimizer=torchs)
-    else:
-        net.to(memory_format=torch.channels_last)
-        x = x.contiguous(memory_format=torch.channels_last)
-    wrapped = DistributedDataParallel(inner, bucket_cap_mb=bucket_mb)
-    kind, autocasts = subject.device.type, way != VIRTUALIZE and subject.dtype == "bf16"
-
-    def loss() -> Tensor:
-        with torch.autocast(kind, torch.bfloat16, enabled=autocasts):
-            return cross_entropies(wrapped(x), y, (1.0,), torch.float32)
-
-    called = torch.compile(loss) if way == COMPILE else loss
-
-    def step() -> None:
-        torchs.zero_grad(set_to_none=True)
-        called().backward()
-        torchs.step()
-
-    return step, inner.close if way == VIRTUALIZE else lambda: None
+        net = subject.net()
+        torchs = sgd(net)
+        virtual: Any = tvdnn.virtualize(net, x, dtype=subject.dtype, optimizer=torchs)
+        return step_of(wrap(virtual), torchs, x, y, EAGER, "fp32"), virtual.close  # rounds inside
+    net = subject.torchs_net().to(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=torch.channels_last)
+    return step_of(wrap(net), sgd(net), x, y, way, subject.dtype), lambda: None
 
 
 def _predicted_s(trainer: tvdnn.Trainer, stand_in: StandIn | None) -> float:

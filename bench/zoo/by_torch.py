@@ -42,7 +42,7 @@ def measured(
     net = make().to(memory_format=torch.channels_last)
     if way == EAGER:
         turn.take()
-    step = _step_of(net, x, y, way, dtype, weights)
+    step = step_of(net, sgd(net), x, y, way, dtype, weights)
     begun_s = time.monotonic()
     step()
     synchronize(x.device)
@@ -62,10 +62,20 @@ def measured(
     return row
 
 
-def _step_of(
-    net: nn.Module, x: Tensor, y: Tensor, way: str, dtype: str, weights: Sequence[float]
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
+
+
+def step_of(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    way: str,
+    dtype: str,
+    weights: Sequence[float] = (1.0,),
 ) -> Step:
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
+    """A step of training, in bf16 under autocast."""
     kind, in_bf16 = x.device.type, dtype == "bf16"
 
     def loss(x: Tensor, y: Tensor) -> Tensor:

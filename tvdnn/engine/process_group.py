@@ -112,10 +112,8 @@ class TrainingGroup:
 
     def all_of(self, mine: Result) -> list[Result]:
         """What every process gives, in their order."""
-        found: list[Any] = [None] * self.size
         with self._named("comparison"):
-            distributed.all_gather_object(found, mine, group=self._group)
-        return found
+            return gathered(mine, self._group)
 
     def agree(self, what: dict[str, Any]) -> None:
         """Compare what all processes must have alike, by name.
@@ -172,6 +170,13 @@ class TrainingGroup:
                 f"process {self.rank} of {self.size}: a {what} over all processes failed. One has"
                 f" ended, does other steps, or did not answer in time: {error}"
             ) from error
+
+
+def gathered(mine: Result, group: "distributed.ProcessGroup") -> list[Result]:
+    """What every process of a group gives, in their order."""
+    found: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(found, mine, group=group)
+    return found
 
 
 def training_group(

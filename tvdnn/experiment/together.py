@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import distributed
 
-from ..engine.process_group import ALONE
+from ..engine.process_group import ALONE, gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,7 @@ class Together:
 
     def all_of(self, mine: float) -> list[float]:
         """What every process gives, in their order."""
-        found: list[Any] = [mine] * self.size
-        if self.group != ALONE:
-            distributed.all_gather_object(found, mine, group=self.group)
-        return found
+        return [mine] if self.group == ALONE else gathered(mine, self.group)
 
 
 ONE: Final = Together()
