@@ -8,23 +8,30 @@
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --stand-in 100GbE --world 8 \
         --ways alone trainer -- vgg16:256
 
+    torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --turns 9 --ways alone trainer \
+        -- resnet50:256
+
 NAME:BATCH is a network of tvdnn.models and the samples of each process. `alone` is a Trainer
 without a group, `trainer` one with it, for each of `--bucket-sizes`, `shards` one whose processes
 have a shard each of the optimizer's state; `virtualize` is DistributedDataParallel around what
 virtualize returns. `eager` and `compile` are torch's around torchvision's network of that name.
 Seconds are those of the slowest process. With `--stand-in` one process trains as the first of
 `--world` on the same samples: a kernel takes the place of each sum for as long as the link would be
-busy. Rows are written as they come, by the first process. Those that FILE has stay.
+busy. With `--turns` the trainers of all ways are there at once, and take so many turns at being
+timed, of which the median is taken: a GPU's clock changes a step by more than sums do. Rows are
+written as they come, by the first process. Those that FILE has stay.
 """
 
 import argparse
 import faulthandler
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import torch
@@ -37,7 +44,7 @@ from bench.environment import environment, software
 from bench.link_stand_in import StandIn
 from bench.plain_rows import NONE, PlainTable
 from bench.zoo.by_torch import MOMENTUM, RATE, sgd, step_of
-from bench.zoo.clock import step_seconds
+from bench.zoo.clock import Row, step_seconds
 from bench.zoo.rows import COMPILED, EAGER
 from tvdnn import models
 from tvdnn.experiment.data import random_batch
@@ -75,13 +82,17 @@ TABLE: Final = PlainTable(
         ("budget", lambda row: row.get("budget") or NONE),
         ("ms", lambda row: f"{1e3 * row['step_s']:.2f}"),
         ("predicted ms", lambda row: _predicted(row)),
-        ("largest peak", lambda row: format_bytes(row["largest_peak_bytes"])),
+        ("largest peak", lambda row: _peak(row)),
     ),
 )
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
     return f"{1e3 * row['predicted_s']:.2f}" if "predicted_s" in row else NONE
+
+
+def _peak(row: Mapping[str, Any]) -> str:
+    return format_bytes(row["largest_peak_bytes"]) if "largest_peak_bytes" in row else NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +144,7 @@ def main() -> None:
     for case in options.cases:
         name, batch = case.split(":")
         subject = Subject(name, int(batch), options.dtype, device, stand_in, options.budget)
-        for row in rows_of(subject, options.ways, options.bucket_sizes):
+        for row in rows_of(subject, options.ways, options.bucket_sizes, options.turns):
             rows.append({**row, "stand_in": options.stand_in, "commit": about["commit"]})
             if distributed.get_rank() == 0:
                 print(json.dumps(rows[-1]), flush=True)
@@ -149,14 +160,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--bucket-sizes", nargs="+", default=["25MiB"])
+    parser.add_argument("--turns", type=int, default=0, help="of each way, all beside each other")
     parser.add_argument("--budget", help="of each process's GPU memory, such as 7GiB")
     parser.add_argument("--stand-in", choices=hardware.INTERCONNECTS, help="for a link, on one GPU")
     parser.add_argument("--limit-s", type=float, default=600.0, help="of all rows")
     parser.add_argument("--world", type=int, default=8, help="processes by the stand-in")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    if (options.stand_in or options.budget) and not set(OURS).issuperset(options.ways):
-        parser.error(f"a stand-in and a budget are for --ways {', '.join(OURS)}")
+    ours = options.stand_in or options.budget or options.turns
+    if ours and not set(OURS).issuperset(options.ways):
+        parser.error(f"a stand-in, a budget and turns are for --ways {', '.join(OURS)}")
     return options
 
 
@@ -169,22 +182,41 @@ def device_of_rank() -> torch.device:
 
 
 def rows_of(
-    subject: Subject, ways: tuple[str, ...], bucket_sizes: list[str]
-) -> Iterator[dict[str, Any]]:
+    subject: Subject, ways: Sequence[str], bucket_sizes: Sequence[str], turns: int
+) -> Iterator[Row]:
     """A row for each way, and for `trainer` one for each size of buckets."""
     about = {"net": subject.name, "batch": subject.batch, "dtype": subject.dtype}
     about |= {"world": subject.world, "budget": subject.budget}
-    for way in ways:
-        for size in bucket_sizes if way == TRAINER else bucket_sizes[:1]:
-            yield {**about, "way": way, "bucket_size": size, **_measured(subject, way, size)}
-            if subject.device.type == "cuda":
-                torch.cuda.empty_cache()
-            torch._dynamo.reset()
+    cases = [(way, size) for way in ways for size in bucket_sizes[: None if way == TRAINER else 1]]
+    found = (
+        _in_turns(subject, cases, turns) if turns else starmap(partial(_measured, subject), cases)
+    )
+    for (way, size), row in zip(cases, found, strict=True):
+        yield {**about, "way": way, "bucket_size": size, **row}
 
 
-def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
+def _in_turns(subject: Subject, cases: Sequence[tuple[str, str]], turns: int) -> Iterator[Row]:
+    """Seconds of the slowest process, the median of so many turns, with all trainers there."""
+    x, y = subject.data()
+    rows: list[Row] = [{"turns": turns} for _ in cases]
+    made = [_step_of(subject, *case, x, y, row) for case, row in zip(cases, rows, strict=True)]
+    for step, _ in made:
+        for _ in range(WARM):
+            step()
+    distributed.barrier()
+    taken = [
+        [_slowest(subject, step_seconds(step, subject.device))[0] for step, _ in made]
+        for _ in range(turns)
+    ]
+    for _, close in made:
+        close()
+    for row, seconds in zip(rows, zip(*taken, strict=True), strict=True):
+        yield row | _rates(subject, median(seconds))
+
+
+def _measured(subject: Subject, way: str, bucket_size: str) -> Row:
     """Seconds of the slowest process, samples a second of all, and the largest peak of memory."""
-    found: dict[str, Any] = {}
+    found: Row = {}
     x, y = subject.data()
     step, close = _step_of(subject, way, bucket_size, x, y, found)
     for _ in range(WARM):
@@ -195,14 +227,24 @@ def _measured(subject: Subject, way: str, bucket_size: str) -> dict[str, Any]:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     distributed.barrier()
-    mine = torch.tensor([step_seconds(step, subject.device), _peak_nbytes(subject.device)])
-    mine = mine.double().to(subject.device)
-    distributed.all_reduce(mine, distributed.ReduceOp.MAX)
+    seconds = step_seconds(step, subject.device)
+    step_s, peak = _slowest(subject, seconds, _peak_nbytes(subject.device))
     close()
-    step_s, peak = mine.tolist()
-    samples = subject.batch * subject.world
-    found |= {"step_s": step_s, "samples_per_s": samples / step_s}
-    return found | {"largest_peak_bytes": int(peak)}
+    if subject.device.type == "cuda":
+        torch.cuda.empty_cache()
+    torch._dynamo.reset()
+    return found | _rates(subject, step_s) | {"largest_peak_bytes": int(peak)}
+
+
+def _slowest(subject: Subject, *mine: float) -> list[float]:
+    """The largest of each number in all processes."""
+    found = torch.tensor(mine, dtype=torch.float64, device=subject.device)
+    distributed.all_reduce(found, distributed.ReduceOp.MAX)
+    return found.tolist()
+
+
+def _rates(subject: Subject, step_s: float) -> Row:
+    return {"step_s": step_s, "samples_per_s": subject.batch * subject.world / step_s}
 
 
 def _peak_nbytes(device: torch.device) -> int:
@@ -210,7 +252,7 @@ def _peak_nbytes(device: torch.device) -> int:
 
 
 def _step_of(
-    subject: Subject, way: str, bucket_size: str, x: Tensor, y: Tensor, found: dict[str, Any]
+    subject: Subject, way: str, bucket_size: str, x: Tensor, y: Tensor, found: Row
 ) -> tuple[Step, Callable[[], None]]:
     """A step of a way, and what ends it. A trainer's prediction is `found`."""
     if way in OURS:
