@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 import torch
+from torch import nn
 
 from tvdnn import models
 from tvdnn.engine.build import training_settings
@@ -140,6 +141,30 @@ def test_gradients_in_another_type_are_packed() -> None:
     ]
     assert sum(len(each.reads) for each in packs) == len(graph.network.params)
     assert not graph.grads_in_buckets
+
+
+class Tied(nn.Module):
+    """A layer that is used twice, between two that are used once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice, self.last = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(torch.relu(self.twice(torch.relu(self.twice(self.first(x))))))
+        return y
+
+
+@pytest.mark.parametrize(("nbytes", "placed"), [(1, 0), (280, 4), (1 << 20, 0)])
+def test_gradients_that_add_up_are_packed(nbytes: int, placed: int) -> None:
+    """With all that shares their bucket; one in a bucket by itself has no range of another."""
+    x = torch.empty(4, 8)
+    settings = training_settings((OutputLoss(),), SGD(), "fp32", None, None)
+    graph = expand(trace(Tied(), (x,), ordered=True), replace(settings, ranks=Ranks(WORLD, nbytes)))
+    assert len(graph.grads_in_buckets) == placed
+    assert not any(name.startswith("twice") for name in graph.grads_in_buckets)
+    packed = [len(each.reads) for each in graph.passes if each.role == "pack"]
+    assert packed == {1: [], 280: [2], 1 << 20: [6]}[nbytes]
 
 
 def test_buckets_leave_recomputation_in_stages_as_it_is() -> None:
