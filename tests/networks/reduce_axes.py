@@ -18,6 +18,8 @@ WAYS: dict[str, Way] = {
     "amin": lambda x: torch.relu(-x).neg().amin(-1),
     "max": lambda x: torch.relu(x).max(1)[0],
     "values": lambda x: torch.max(x, dim=3, keepdim=True).values,
+    "sizes of values": lambda x: rows_of(torch.max(x, dim=3, keepdim=True).values),
+    "sizes of values in place": lambda x: rows_of(x.max(dim=1, keepdim=True).values.relu_()),
     "min": lambda x: torch.min(torch.relu(x) * 2, 2)[0],
     "spatial attention": lambda x: torch.cat([x.mean(1, True), x.max(1, True)[0]], 1),
     "norm": lambda x: x.permute(0, 2, 3, 1).norm(p=2, dim=(1, 2), keepdim=True),
@@ -35,6 +37,13 @@ WAYS: dict[str, Way] = {
     "log_softmax": lambda x: torch.log_softmax(x, 3),
     "expand": lambda x: x.mean((2, 3), keepdim=True).expand(-1, -1, 3, 4),
 }
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """As a matrix, by the sizes that a map tells, times its number of dimensions."""
+    assert x.dtype.is_floating_point
+    assert len(x) == x.size(0)
+    return x.reshape(x.shape[0], x.numel() // x.size(0)) * x.dim()
 
 
 def mixed(x: Tensor) -> Tensor:

@@ -93,6 +93,9 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "floating point": torch.is_floating_point,
     "size": lambda h: h.is_same_size(h),
     "_base": lambda h: h._base is None,
+    "a part by its name": lambda h: h.max(1).values.shape == (2, 6, 5) == h.min(1).indices.shape,
+    "a part by a name that is no field": lambda h: not hasattr(h.max(1), "known"),
+    "a gradient of a part": lambda h: h.max(1).values.requires_grad,
     "a text of sizes": lambda h: f"{h.shape}" == "torch.Size([2, 4, 6, 5])",
 }
 

@@ -92,7 +92,11 @@ class InPlaceOperators:
         return proxy
 
     def __getattr__(self, name: str) -> Any:
-        value = self.node.meta["value"] if name in FACTS else None
+        parts = self.node.meta["value"]
+        named = getattr(type(parts), "__match_args__", ()) if isinstance(parts, tuple) else ()
+        if name in named:  # as the values of a maximum
+            return self[named.index(name)]  # type: ignore[index]
+        value = parts if name in FACTS else None
         if isinstance(value, Tensor):
             self.tracer.input_guard.note_question(self.node, name)
             return getattr(value, name)
