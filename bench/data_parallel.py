@@ -7,7 +7,6 @@
         -- resnet50:256
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --stand-in 100GbE --world 8 \
         --ways alone trainer -- vgg16:256
-
     torchrun --nproc-per-node 1 -m bench.data_parallel -o FILE --turns 9 --ways alone trainer \
         -- resnet50:256
 

@@ -52,8 +52,8 @@ def _launch_all(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
     )
     shared: list[Update] = []
     for update in by_size:
-        fits = shared and shared[0][0].numel() <= LARGEST * max(BLOCK, update[0].numel())
-        if shared and (len(shared) == TENSORS or not fits):
+        most = LARGEST * max(BLOCK, update[0].numel())
+        if shared and (len(shared) == TENSORS or shared[0][0].numel() > most):
             _launch(shared, control, rule)
             shared = []
         shared.append(update)

@@ -30,8 +30,8 @@ def main() -> None:
     states, losses = {}, {}
     for name, shard in (("trainer", None), ("shards", "optimizer")):
         if shard is None or backend == "nccl":
-            losses[name], states[name] = _by_trainer(Net(), given, shard)
-    _, states["synchronized"] = _by_trainer(_normalized(), given, None)
+            losses[name], states[name] = _by_trainer(Net(), given, shard=shard)
+    _, states["synchronized"] = _by_trainer(_normalized(), given)
     for seed in (None, rank):
         how: dict[str, Any] = {"policy": "vdnn-all", "delay_seed": seed}
         _, states[f"offloaded, delays by {seed is not None}"] = _by_trainer(Net(), given, **how)
@@ -85,10 +85,10 @@ def _by_data_parallel(net: nn.Module, given: list[tuple[Tensor, Tensor]]) -> Any
 
 
 def _by_trainer(
-    net: nn.Module, given: list[tuple[Tensor, Tensor]], shard: str | None = None, **how: Any
+    net: nn.Module, given: list[tuple[Tensor, Tensor]], **how: Any
 ) -> tuple[list[float], Any]:
     """The losses and the state after steps by Trainer, in a group of all processes."""
-    trainer = _trainer_of(net.to(given[0][0].device), given, shard=shard, **how)
+    trainer = _trainer_of(net.to(given[0][0].device), given, **how)
     losses = [trainer.step(*batch).item() for batch in given]
     momentum = trainer.state_dict()["optimizer"]["state"][0]["momentum_buffer"].cpu()
     trainer.close()  # a group waits for the graphs that hold its sums

@@ -36,7 +36,17 @@ from .forms import (
 )
 from .fusion import POOL_2X2, channels_per_code_byte, fuse, relu_max_pool2d_codes
 from .network import Network, Op, Param, Value
-from .passes import Collective, Direction, Graph, Need, Pass, Use, must_be_separate, overlap
+from .passes import (
+    BufferRange,
+    Collective,
+    Direction,
+    Graph,
+    Need,
+    Pass,
+    Use,
+    must_be_separate,
+    overlap,
+)
 from .variants import GraphVariants, Rewrites
 
 __all__ = [
@@ -55,6 +65,7 @@ __all__ = [
     "SSDC",
     "TF32",
     "Buffer",
+    "BufferRange",
     "ChunkSizes",
     "Codec",
     "Collective",

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from .buffer import Buffer, Fact, Form
 from .network import Network, Op
+
+# A buffer, and a range of its last axis; None: all of it.
+BufferRange: TypeAlias = tuple[str, tuple[int, int] | None]
 
 
 class Direction(Enum):
@@ -54,6 +57,11 @@ class Use:
     forms: tuple[Form, ...] = ()  # of a read, the forms besides raw that the kernel can read
     also: tuple[Form, ...] = ()  # of a write, the forms that the kernel can leave beside raw
     exact: bool = False  # of a read by a product, whether every bit counts: it is no factor
+
+    @property
+    def range(self) -> BufferRange:
+        """The buffer, and the range of its last axis."""
+        return self.buffer, self.channels
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
@@ -184,21 +192,20 @@ class Graph:
     row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
     # By parameter, the bucket in which its gradient lies, if there is one, and the range there.
     grads_in_buckets: Mapping[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
-    # By buffer and range of channels, the parameter whose gradient they are.
-    param_of_grad: Mapping[tuple[str, tuple[int, int] | None], str] = field(
-        init=False, compare=False, repr=False
-    )
-    _ranges_of_buckets: Mapping[str, Sequence[tuple[str, tuple[int, int]]]] = field(
+    # By range of a buffer, the parameter whose gradient it is.
+    param_of_grad: Mapping[BufferRange, str] = field(init=False, compare=False, repr=False)
+    _ranges_of_buckets: Mapping[str, Sequence[BufferRange]] = field(
         init=False, compare=False, repr=False
     )
 
     def __post_init__(self) -> None:
-        whole = {(grad, None): param for param, grads in self.param_grads.items() for grad in grads}
-        ranges = {place: param for param, place in self.grads_in_buckets.items()}
-        object.__setattr__(self, "param_of_grad", whole | ranges)
-        of_buckets: dict[str, list[tuple[str, tuple[int, int]]]] = {}
-        for place in ranges:
-            of_buckets.setdefault(place[0], []).append(place)
+        pairs = ((param, grad) for param, grads in self.param_grads.items() for grad in grads)
+        found: dict[BufferRange, str] = {(grad, None): param for param, grad in pairs}
+        of_buckets: dict[str, list[BufferRange]] = {}
+        for param, held in self.grads_in_buckets.items():
+            found[held] = param
+            of_buckets.setdefault(held[0], []).append(held)
+        object.__setattr__(self, "param_of_grad", found)
         object.__setattr__(self, "_ranges_of_buckets", of_buckets)
 
     def touched(self, uses: Iterable[Use]) -> frozenset[object]:
@@ -211,7 +218,7 @@ class Graph:
             if ranges is None:
                 found.add(use.buffer)
             else:
-                found.update(ranges if use.channels is None else [(use.buffer, use.channels)])
+                found.update(ranges if use.channels is None else [use.range])
         return frozenset(found)
 
     @property

@@ -18,6 +18,7 @@ from ..graph import (
     SSDC,
     TF32,
     Buffer,
+    BufferRange,
     Form,
     Graph,
     Pass,
@@ -36,9 +37,8 @@ from .views import ByteViews
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
-Channels: TypeAlias = tuple[str, tuple[int, int] | None]  # of a buffer; None: all
 Layout: TypeAlias = tuple[Sequence[int], Sequence[int]]  # shape and strides
-Layouts: TypeAlias = Mapping[Channels, Layout]
+Layouts: TypeAlias = Mapping[BufferRange, Layout]
 Lap = Callable[[], float]  # waits for a phase and returns its seconds
 # By the codecs of source and target, the launcher of a recode.
 RECODES: Final[Mapping[tuple[Form, Form], str]] = {
@@ -142,16 +142,15 @@ def bind_step(
 
 
 def _layouts_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> Layouts:
-    """The layouts of gradients: those of their parameters. In a bucket also where there is none."""
-    found = dict[Channels, Layout]()
-    for key in {(use.buffer, use.channels) for use in (*pass_.reads, *pass_.writes)}:
-        if (name := graph.param_of_grad.get(key)) is None:
-            continue
+    """The layouts of gradients: those of their parameters, contiguous where these are not there."""
+    found = dict[BufferRange, Layout]()
+    used = {use.range for use in (*pass_.reads, *pass_.writes)}
+    for held in used & graph.param_of_grad.keys():
+        name = graph.param_of_grad[held]
         param = tensors.params.get(name)
-        if param is None and key[1] is not None:
+        if param is None:
             param = torch.empty(graph.network.params[name].shape, device="meta")
-        if param is not None:
-            found[key] = param.shape, param.stride()
+        found[held] = param.shape, param.stride()
     return found
 
 
@@ -226,10 +225,10 @@ def _arguments(
         if image and any(use.halo):
             return image.rows
         buffer = graph.buffers[use.buffer]
-        if (use.buffer, use.channels) in layouts:
+        if use.range in layouts:
             own = memory.view(operand, buffer)
             own = own if use.channels is None else _range_of(own, use.channels, buffer)
-            return own.as_strided(*layouts[use.buffer, use.channels])
+            return own.as_strided(*layouts[use.range])
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else _range_of(rows, use.channels, buffer)

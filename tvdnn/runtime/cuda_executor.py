@@ -20,7 +20,7 @@ from .file_lanes import FilePhase, FileRun, file_phase
 from .host_counts import FILE_LANES
 from .lane_sync import DEVICE_COPIES, SIDE_LANES, GraphSegment, Sum, lanes_of, num_copies
 from .section_file import SectionFile
-from .segments import are_followed, low_water_of, segments_of
+from .segments import are_followed, behind_sums, low_water_of, segments_of
 from .streams import capture, fork_join
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
@@ -190,9 +190,9 @@ class CudaExecutor:
         """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
         awaited = {**cross_lane_waits(steps, first, end)}
-        behind_sums = {index for index, before in awaited.items() if Lane.REDUCE in before}
-        segments = list(segments_of(steps, first, end, behind_sums))
-        followed = are_followed(steps, segments, behind_sums)
+        begins = behind_sums(awaited)
+        segments = list(segments_of(steps, first, end, begins))
+        followed = are_followed(steps, segments, begins)
         copied = any(step.lane in DEVICE_COPIES for step in steps[first:end])
         for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}

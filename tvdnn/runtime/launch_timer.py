@@ -175,14 +175,13 @@ class Scratch:
 
     def _beside_gradients_nbytes(self, pass_: Pass) -> int:
         """Bytes of the buckets of which a pass uses ranges, without these."""
-        ranges = {
-            use
-            for use in (*pass_.reads, *pass_.writes)
-            if use.channels is not None and (use.buffer, use.channels) in self._graph.param_of_grad
-        }
         buffers = self._graph.buffers
-        buckets = sum(buffers[name].nbytes for name in {use.buffer for use in ranges})
-        return buckets - sum(use.nbytes(buffers[use.buffer]) for use in ranges)
+        used = {
+            use.range: use.nbytes(buffers[use.buffer])
+            for use in (*pass_.reads, *pass_.writes)
+            if use.range in self._graph.param_of_grad
+        }
+        return sum(buffers[name].nbytes for name in {name for name, _ in used}) - sum(used.values())
 
     def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
         """The bytes that one launch of pass `index` over `rows` rows writes, with parameters."""

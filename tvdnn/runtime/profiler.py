@@ -207,9 +207,8 @@ def signature(graph: Graph, pass_: Pass, forms: Forms = ()) -> str:
         rows = buffer.rows if use.whole else use.per
         chosen = [form for name, form in forms if name == use.buffer]
         sizes = (rows, *(use.shape or buffer.shape[1:]))
-        if use.channels is not None and (use.buffer, use.channels) in graph.param_of_grad:
-            param = graph.param_of_grad[use.buffer, use.channels]
-            sizes = graph.network.params[param].shape or (1,)
+        if use.range in graph.param_of_grad:
+            sizes = graph.network.params[graph.param_of_grad[use.range]].shape or (1,)
             return (*sizes, buffer.dtype, use.whole, sizes[-1], *chosen)
         return (*sizes, buffer.dtype, use.whole, use.width(buffer), *chosen)
 

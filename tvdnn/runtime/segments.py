@@ -1,7 +1,7 @@
 """Segments: ranges of a phase's steps. A CUDA graph holds those of each but sums and files."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -41,6 +41,11 @@ def segments_of(
         counts[lane] += 1
     if begin < end:
         yield range(begin, end)
+
+
+def behind_sums(awaited: Mapping[int, Mapping[Lane, int]]) -> frozenset[int]:
+    """The steps that wait for sums over processes: each begins a segment behind these."""
+    return frozenset(index for index, before in awaited.items() if Lane.REDUCE in before)
 
 
 def low_water_of(launches: int) -> int:

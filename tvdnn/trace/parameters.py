@@ -17,9 +17,10 @@ PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
 
 def check_parameters(module: torch.nn.Module) -> None:
-    """Raise InputError for a parameter of another type, or without an element at each place.
+    """Raise InputError for a parameter of another type, or whose elements share memory.
 
-    A gradient has the bytes of its parameter's elements, and its strides.
+    Those of one that trains have no gaps between them, either: its gradient has as many bytes as
+    it has elements, and its strides.
     """
     for name, param in module.named_parameters():
         if param.dtype not in PARAM_DTYPES:
