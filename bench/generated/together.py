@@ -29,6 +29,7 @@ from bench.command_line import parser_of
 from bench.generated.case import Case, Data, data_of, load
 from bench.generated.draw import drawn_from_seed
 from tvdnn.errors import TvdnnError
+from tvdnn.experiment.together import together
 
 WAYS: Final[tuple[dict[str, Any], ...]] = ({"process_group": "none"}, {}, {"shard": "optimizer"})
 POLICIES: Final = ("keep", "auto", "vdnn-all")
@@ -49,13 +50,12 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
-    found = {seed: outcomes(seed) for seed in seeds_of(seeds)}
-    if distributed.get_rank() == 0:
-        for way in ("trainer", "virtualize"):
-            print(way, dict(Counter(each[way] for each in found.values())))
+    with together() as processes:
+        found = {seed: outcomes(seed) for seed in seeds_of(seeds)}
+        if processes.rank == 0:
+            for way in ("trainer", "virtualize"):
+                print(way, dict(Counter(each[way] for each in found.values())))
     differ = [seed for seed, each in found.items() if DIFFERS in each.values()]
-    distributed.destroy_process_group()
     sys.exit(f"differ: {differ}" if differ else 0)
 
 

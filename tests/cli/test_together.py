@@ -13,12 +13,25 @@ from bench.offline.compiler import ROOT
 from tests.cli.test_train import dataset
 
 PROCESSES = 2
+THREADS_AFTER = """\
+import sys
+from pathlib import Path
+from tvdnn.cli import main
+status = main(sys.argv[1:])
+for each in Path("/proc/self/task").glob("*/comm"):
+    print("thread", each.read_text(), file=sys.stderr)
+sys.exit(status)
+"""
 
 
 def launched(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The end of a command in two processes on the CPU."""
-    words = ["-m", "torch.distributed.run", "--standalone"]
-    words += ["--nproc-per-node", str(PROCESSES), "-m", "tvdnn"]
+    return by_torchrun("-m", "tvdnn", *arguments)
+
+
+def by_torchrun(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The end of two processes on the CPU."""
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES))
     alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         [sys.executable, *words, *map(str, arguments)],
@@ -45,8 +58,11 @@ def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     data = dataset(tmp_path / "a.npz")
     options = ("--data", data, "--lr", "0.02", "--dtype", "fp32", "--epochs", "2")
     own = ("--batch", "8", "--checkpoint", tmp_path / "a.pt", "--shard", "optimizer")
-    done = launched("train", "lenet5", *options, *own)
+    (tmp_path / "script.py").write_text(THREADS_AFTER)
+    done = by_torchrun(tmp_path / "script.py", "train", "lenet5", *options, *own)
     assert done.returncode == 0, done.stderr
+    assert "thread" in done.stderr
+    assert "gloo" not in done.stderr  # such a thread could abort the process
     one = [sys.executable, "-m", "tvdnn", "train", "lenet5", *options, "--batch", "16"]
     alone = subprocess.run(
         [*map(str, one)], cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

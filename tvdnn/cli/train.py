@@ -95,14 +95,17 @@ def train(
         raise InputError("--resume needs --checkpoint FILE to go on from")
     options: dict[str, Any] = {"policy": policy, "allow": allow, "budget": limit}
     optimizer = SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
-    with together() as processes:
+    console = messages()
+
+    def run_in(processes: Together) -> Run:
         dataset = _dataset(source, request, seed, processes.size)
-        console = messages()
         with stages(console, net) as report:
-            options |= {"progress": report, "process_group": processes.group, "shard": shard}
-            trainer = _trainer(request, dataset, seed, optimizer=optimizer, **options)
-        run = Run(request, trainer, dataset, epochs, seed, checkpoint, processes)
-        _train(console, run, resume)
+            how = {"progress": report, "process_group": processes.group, "shard": shard}
+            trainer = _trainer(request, dataset, seed, optimizer=optimizer, **options, **how)
+        return Run(request, trainer, dataset, epochs, seed, checkpoint, processes)
+
+    with together() as processes:  # no name keeps the trainer, which keeps their group
+        _train(console, run_in(processes), resume)
 
 
 def _trainer(request: Request, dataset: Dataset, seed: int, **options: Any) -> Trainer:

@@ -1,9 +1,11 @@
 """The processes that torchrun starts for one command, of which the first prints."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -14,15 +16,20 @@ from ..engine.process_group import ALONE, gathered
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The group of a command's processes, and this one's number among them."""
+    """The processes of a command, and this one's number among them."""
 
-    group: Any = ALONE  # as Trainer takes it
     rank: int = 0
     size: int = 1
+    grouped: bool = False
+
+    @property
+    def group(self) -> Any:
+        """Their process group, as Trainer takes it. Whoever keeps it keeps its threads."""
+        return distributed.group.WORLD if self.grouped else ALONE
 
     def all_of(self, mine: float) -> list[float]:
         """What every process gives, in their order."""
-        return [mine] if self.group == ALONE else gathered(mine, self.group)
+        return gathered(mine, self.group) if self.grouped else [mine]
 
 
 ONE: Final = Together()
@@ -42,7 +49,8 @@ def is_first() -> bool:
 def together() -> Iterator[Together]:
     """This process among those of torchrun, each with a GPU if there are enough; or one alone.
 
-    Sums go by NCCL between GPUs, by gloo on CPUs or where processes share a GPU.
+    Sums go by NCCL between GPUs, by gloo on CPUs or where processes share a GPU. The group and its
+    threads end with the context, if nothing else keeps the group.
     """
     if not is_launched():
         yield Together()
@@ -51,7 +59,10 @@ def together() -> Iterator[Together]:
     if count:
         torch.cuda.set_device(local % count)
     own_gpus = int(os.environ["LOCAL_WORLD_SIZE"]) <= count
+    # Torch's own steps import this, and defaults of its functions are the group of that time. A
+    # thread of gloo that still runs when Python ends can abort the process (torch's issue 190489).
+    import_module("torch.distributed.nn.functional")
     distributed.init_process_group("nccl" if own_gpus else "gloo")
-    group = distributed.group.WORLD
-    yield Together(group, distributed.get_rank(), distributed.get_world_size())
+    yield Together(distributed.get_rank(), distributed.get_world_size(), grouped=True)
+    gc.collect()  # trainers that are no longer used keep the group
     distributed.destroy_process_group()  # after an error it could wait for sums of the others
