@@ -118,12 +118,26 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 (torch's name)
     return values * torch.sigmoid(gates)
 
 
+def repeat_interleave(
+    input: Tensor,  # noqa: A002 (torch's name)
+    repeats: int,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Tensor:
+    """The elements of a dimension, each as often, one behind the other."""
+    x, dim = (input.flatten(), 0) if dim is None else (input, dim % input.dim())
+    sizes = [*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]]
+    return x.unsqueeze(dim + 1).expand(sizes).flatten(dim, dim + 1)
+
+
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     functional.glu: glu,
     functional.normalize: normalize,
     torch.addcmul: addcmul,
     torch.rsub: rsub,
     torch.lerp: lerp,
+    torch.repeat_interleave: repeat_interleave,
     **dict.fromkeys(
         (functional.max_pool1d, torch.max_pool1d),
         in_rows(functional.max_pool2d, "kernel_size stride padding dilation ceil_mode"),

@@ -12,6 +12,7 @@ from ..kernels.norm.layer_norm import layer_norm_chunks
 from .builder import Builder
 from .operator import Launch, Operator
 from .passes import forward_by_pixel
+from .reshape_translator import MAPS, by_last
 from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
 from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
 
@@ -24,12 +25,15 @@ def layer_norm(
     bias: Node | None = None,
     eps: float = 1e-5,
 ) -> TracedOp:
-    if len(normalized_shape) != 1 or axes_of(x)[-1] != len(out) - 1:
+    if len(normalized_shape) != 1:
         raise UnsupportedCallError(
-            f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)}"
-            " (it takes [N, F], or maps permuted to [N, H, W, C], over the last dimension)"
+            f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)} (it takes the last"
+            " dimension)"
         )
-    return TracedOp("layer_norm", (x,), (weight, bias), {"eps": float(eps)}, axes_of(x))
+    params, attrs = (weight, bias), {"eps": float(eps)}
+    if len(out) in (2, 4) and axes_of(x)[-1] == len(out) - 1:
+        return TracedOp("layer_norm", (x,), params, attrs, axes_of(x))
+    return by_last(out, x, TracedOp("layer_norm", (), params, attrs, MAPS))
 
 
 def backward(b: Builder, op: Op) -> None:

@@ -22,19 +22,17 @@ from .builder import Builder, whole
 from .dropout import run_dropout
 from .operator import TORCH_DTYPES, Launch, Operator
 from .optimizer import run_fused_update, update_by
-from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
+from .reshape_translator import MAPS, by_last
+from .traced_op import Shape, TracedOp, axes_of
 
 
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> TracedOp:
     if len(out) == 2:
         return TracedOp("linear", (x,), (weight, bias))
-    if len(out) != 4 or axes_of(x)[-1] != 3:
-        raise UnsupportedCallError(
-            f"linear over an input of {len(out)} dimensions"
-            " (it takes [N, F], or maps permuted to [N, H, W, C])"
-        )
     pointwise = convolution((1, 1), 1, 0, 1, 1)
-    return TracedOp("conv2d", (x,), (weight, bias), pointwise, axes_of(x))
+    if len(out) == 4 and axes_of(x)[-1] == 3:
+        return TracedOp("conv2d", (x,), (weight, bias), pointwise, axes_of(x))
+    return by_last(out, x, TracedOp("conv2d", (), (weight, bias), pointwise, MAPS))
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -190,6 +190,15 @@ def of_rows(out: Shape, call: TracedOp) -> TracedOp:
     return TracedOp("view", (made,), axes=channels_last_axes(3))
 
 
+def by_last(out: Shape, x: Source, call: TracedOp) -> TracedOp:
+    """The call on maps of one row whose channels are the last dimension of `x`: [N, ..., C]."""
+    samples, *places, channels = shape_of(x)
+    stored = in_order(x, tuple(range(len(out))))
+    rows = Inner(TracedOp("view", (stored,), axes=MAPS), (samples, channels, 1, prod(places)), MAPS)
+    made = Inner(replace(call, inputs=(rows,)), (samples, out[-1], 1, prod(places)), MAPS)
+    return TracedOp("view", (made,), axes=tuple(range(len(out))))
+
+
 def channel_shuffle(out: Shape, x: Node, groups: int) -> TracedOp:
     if len(out) != 4:
         raise UnsupportedCallError(f"channel_shuffle of {len(out)} dimensions (it takes maps)")

@@ -9,6 +9,7 @@ from torch.fx.proxy import TraceError
 from ..ops.decompositions import DECOMPOSITIONS
 from .casts import Casts
 from .proxy_attributes import InPlaceOperators, hide
+from .stacks import FOLDS, folded
 
 FACTS = frozenset(  # functions that the meta tensor of a map answers
     {
@@ -36,9 +37,19 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     ) -> Any:
         if orig_method in FACTS and not kwargs:
             return orig_method(*(getattr(each, "known", each) for each in args or ()))
+        if orig_method in FOLDS and args and isinstance(args[0], cls):
+            total = folded(FOLDS[orig_method], args[0], args[1:], kwargs or {})
+            if total is not None:
+                return total
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
         return super().__torch_function__(orig_method, types, args, kwargs)
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.sum(self, *args, **kwargs)  # type: ignore[call-overload]
+
+    def mean(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.mean(self, *args, **kwargs)  # type: ignore[call-overload]
 
     def __abs__(self) -> Any:
         return self.abs()
@@ -48,6 +59,9 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
 
     def lerp(self, end: Any, weight: Any) -> Any:
         return torch.lerp(self, end, weight)  # type: ignore[call-overload]
+
+    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.repeat_interleave(self, *args, **kwargs)  # type: ignore[call-overload]
 
     @property
     def known(self) -> Tensor:

@@ -212,8 +212,12 @@ class MetaTracer(fx.Tracer):
     def _call_apart(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """TracedOp a module that is no submodule of the network, as part of its caller."""
-        if any(True for _ in (*m.parameters(), *m.buffers())):
+        """Trace a module that is no submodule of the network, as part of its caller.
+
+        A slice of a Sequential is such a module, and holds layers of the network.
+        """
+        others = (each for each in m.modules() if each not in self.call.meta_copies.modules)
+        if any(each._parameters or each._buffers for each in others):
             reason = (
                 f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"
                 " forward or in a plain list (register it, as in a ModuleList)"

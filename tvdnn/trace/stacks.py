@@ -1,0 +1,44 @@
+"""Sums and means over maps that a network has stacked in front of the batch."""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..ops.translate import torch_name
+from .state.functionalize import is_stale
+
+FOLDS = {torch.sum: "sum", torch.mean: "mean"}
+
+
+def folded(
+    function: str, proxy: fx.Proxy, args: Sequence[Any], settings: Mapping[str, Any]
+) -> fx.Proxy | None:
+    """The sum or mean of `torch.stack(maps)` over its first dimension, as sums of two maps.
+
+    No map has another dimension than the batch in front. None where the call is none of these.
+    """
+    given = dict(zip(("dim", "keepdim"), args, strict=False)) | settings
+    dim = given.pop("dim", None)
+    parts = _stacked(proxy.node)
+    first = dim in (0, (0,), [0]) or (parts and dim == -len(proxy.node.meta["value"].shape))
+    if not parts or not first or any(given.values()):
+        return None
+    total: fx.Proxy = reduce(add, map(proxy.tracer.proxy, parts))
+    return total / len(parts) if function == "mean" else total
+
+
+def _stacked(node: fx.Node) -> list[fx.Node]:
+    """The maps that a node stacks in front of the batch, if they are still what it took."""
+    if torch_name(node) != "stack" or node.meta["value"] is None:
+        return []
+    given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+    parts, dim = given.pop("tensors"), given.pop("dim", 0)
+    if given or dim not in (0, -node.meta["value"].dim()) or isinstance(parts, fx.Node):
+        return []
+    if torch.is_grad_enabled() > node.meta["graded"] or any(map(is_stale, (node, *parts))):
+        return []
+    return list(parts)
