@@ -37,6 +37,7 @@ LEVELS = {
     "tvdnn.trace.casts": 4,
     "tvdnn.trace.eager_fallback": 4,
     "tvdnn.trace.modules": 5,
+    "tvdnn.trace.stacks": 5,
     "tvdnn.trace.state": 4,
     "tvdnn.trace.traced_call": 4,
     "tvdnn.trace.python": 5,

@@ -12,6 +12,8 @@ from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind
 from tvdnn.trace.trace import trace
 
+CONSTANT = torch.ones(3, 1, 1)  # made outside of a network
+
 
 def calling(function: Callable[[Tensor], Tensor]) -> nn.Module:
     return Functional(lambda net, x: function(net.conv(x)).flatten(1), conv=nn.Conv2d(3, 3, 1))
@@ -31,8 +33,9 @@ def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x * torch.ones(2, 3, 6, 6), "does not come from the inputs"),
-        (lambda x: x + torch.ones(3, 1, 1), "not a parameter"),
+        (lambda x: x * torch.ones(2, 3, 6, 6), "the first dimension is the batch"),
+        (lambda x: x + torch.rand(3, 1, 1), "draws random numbers"),
+        (lambda x: x + CONSTANT, "not a parameter"),
         (lambda x: x.mean(0), r"mean of \(2, 3, 6, 6\) over 0"),
         (lambda x: x.softmax(0), "softmax of .* over 0"),
     ],

@@ -53,6 +53,9 @@ def test_maps_in_bands_train_alike(bands: int) -> None:
     assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=700, atol=1e-6)
 
 
+CONSTANT = torch.ones(6)  # made outside of a network
+
+
 class Calls(nn.Module):
     def __init__(
         self, function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
@@ -72,7 +75,7 @@ class Calls(nn.Module):
         (lambda x, net: x * net.param, (2, 3, 4, 6), "the first dimension is the batch"),
         (lambda x, net: x * net.param, (5, 2, 3, 4, 6), "at most 4 dimensions"),
         (lambda x, net: x / net.counts, (6,), "a buffer of torch.int64"),
-        (lambda x, net: x / torch.ones(6), (6,), "not a parameter"),
+        (lambda x, net: x / CONSTANT, (6,), "not a parameter"),
     ],
 )
 def test_other_operands_are_refused(

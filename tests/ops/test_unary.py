@@ -11,6 +11,8 @@ from tests.support.exact import Functional
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
 
+CONSTANT = torch.ones(4)  # made outside of a network
+
 
 @pytest.mark.parametrize(
     ("function", "message"),
@@ -18,7 +20,7 @@ from tvdnn.trace.trace import trace
         (lambda x: (-2) ** x, "pow of -2 with a tensor as exponent"),
         (lambda x: x.pow(x), "pow of a tensor with a tensor as exponent"),
         (lambda x: torch.clamp(x, x), "clamp with a tensor where it takes a number"),
-        (lambda x: functional.prelu(x, torch.ones(4)), "prelu with a weight .* not a parameter"),
+        (lambda x: functional.prelu(x, CONSTANT), "prelu with a weight .* not a parameter"),
     ],
 )
 def test_what_hangs_on_tensors_is_refused(

@@ -179,9 +179,12 @@ def test_a_refused_layer_with_statistics_counts_though_nothing_reads_it(
         trace(net, (torch.randn(2, 4, 5, 5),))
 
 
+CONSTANT = torch.ones(4)  # made outside of a network
+
+
 def test_a_refused_normalization_by_a_function_counts_though_nothing_reads_it() -> None:
     def normalized(net: Net, h: Tensor) -> Tensor:
-        state, weight = (net.dead.running_mean, net.dead.running_var), torch.ones(4)
+        state, weight = (net.dead.running_mean, net.dead.running_var), CONSTANT
         return functional.batch_norm(h, *state, weight, training=True)
 
     with pytest.raises(UnsupportedOpError, match=f"batch_norm with a weight.*{HERE}"):

@@ -240,6 +240,6 @@ def test_parameters_scale_channels() -> None:
     ]
 
 
-def test_linear_of_maps_is_refused() -> None:
-    with pytest.raises(UnsupportedOpError, match="linear over an input of 4 dimensions"):
-        trace(torch.nn.Linear(5, 4), (torch.empty(2, 3, 4, 5),))
+def test_linear_takes_the_columns_of_maps_as_channels() -> None:
+    network = trace(torch.nn.Linear(5, 4), (torch.empty(2, 3, 4, 5),))
+    assert kinds(network) == ["rearrange", "view", "conv2d", "view"]

@@ -109,7 +109,7 @@ def test_permuted_maps_are_the_same_bytes() -> None:
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        (lambda x: functional.layer_norm(x, (5,)), r"layer_norm of \(2, 3, 4, 5\) over \(5,\)"),
+        (lambda x: functional.layer_norm(x, (4, 5)), r"layer_norm of .* over \(4, 5\)"),
         (lambda x: x.transpose(0, 1), "permute of the batch"),
     ],
 )

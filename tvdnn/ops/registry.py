@@ -76,7 +76,7 @@ INSTEAD_OF = {name: hint for each in OPERATORS.values() for name, hint in each.i
 SUPPORTED = (
     f"the layers {', '.join(LAYERS)} and Sequential; the functions and methods"
     f" {', '.join(sorted(_names()))}; over any dimension but the batch; Python's operators, slices"
-    " and indices; weights and biases that are computed of parameters and buffers alone"
+    " and indices; weights and biases that are computed of parameters, buffers and constants"
 )
 _EVERY_OPS: Mapping[str, Callable[[Launch], None]] = {
     "add_grad": run_add,

@@ -73,7 +73,7 @@ def is_parameter(node: Node) -> bool:
 
 
 def is_computed(node: Node) -> bool:
-    """Whether a node is computed of parameters and buffers alone."""
+    """Whether a node is computed of parameters, buffers and constants alone."""
     return bool(node.meta.get("computed"))
 
 

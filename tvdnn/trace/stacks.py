@@ -21,21 +21,25 @@ def folded(
 
     No map has another dimension than the batch in front. None where the call is none of these.
     """
-    given = dict(zip(("dim", "keepdim"), args, strict=False)) | settings
+    given = {**dict(zip(("dim", "keepdim"), args, strict=False)), **settings}
     dim = given.pop("dim", None)
     parts = _stacked(proxy.node)
     first = dim in (0, (0,), [0]) or (parts and dim == -len(proxy.node.meta["value"].shape))
     if not parts or not first or any(given.values()):
         return None
-    total: fx.Proxy = reduce(add, map(proxy.tracer.proxy, parts))
-    return total / len(parts) if function == "mean" else total
+    total: Any = reduce(add, map(proxy.tracer.proxy, parts))
+    found: fx.Proxy = total / len(parts) if function == "mean" else total
+    return found
 
 
 def _stacked(node: fx.Node) -> list[fx.Node]:
     """The maps that a node stacks in front of the batch, if they are still what it took."""
     if torch_name(node) != "stack" or node.meta["value"] is None:
         return []
-    given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+    given: dict[str, Any] = {
+        **dict(zip(("tensors", "dim"), node.args, strict=False)),
+        **node.kwargs,
+    }
     parts, dim = given.pop("tensors"), given.pop("dim", 0)
     if given or dim not in (0, -node.meta["value"].dim()) or isinstance(parts, fx.Node):
         return []

@@ -212,10 +212,7 @@ class MetaTracer(fx.Tracer):
     def _call_apart(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Trace a module that is no submodule of the network, as part of its caller.
-
-        A slice of a Sequential is such a module, and holds layers of the network.
-        """
+        """Trace a module that is no submodule, as a slice of a Sequential, as its caller's part."""
         others = (each for each in m.modules() if each not in self.call.meta_copies.modules)
         if any(each._parameters or each._buffers for each in others):
             reason = (

@@ -1,8 +1,9 @@
 """Torch's functions and regions during a trace, which know of proxies.
 
-An autograd Function is refused, because no proxy sees its backward. Torch's own checkpoint is
-followed. A region of torch.autocast is refused, because an engine computes in one type. A region of
-hooks on saved tensors is refused, because an engine would not call them.
+`torch.jit.isinstance` takes a map for its tensor, and `torch.as_tensor` returns the map. A Function
+of autograd is refused, because no proxy sees its backward. Torch's own checkpoint is followed. A
+region of torch.autocast is refused, because an engine computes in one type. A region of hooks on
+saved tensors is refused, because an engine would not call them.
 """
 
 import builtins
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
 from ..traced_call import TracedCall
@@ -57,6 +59,9 @@ class PatchedTorch:
         self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
         self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
+        self._jit: Any = torch.jit  # whose isinstance calls what it has imported as _isinstance
+        self._jit_isinstance: Callable[[Any, Any], bool] = self._jit._isinstance
+        self._as_tensor: Callable[..., Any] = torch.as_tensor
         self._apply: Any = None
 
     def __enter__(self) -> "PatchedTorch":
@@ -65,6 +70,9 @@ class PatchedTorch:
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
         self._enter_hooks = saved_tensors_hooks.__enter__
+        self._jit_isinstance, self._as_tensor = self._jit._isinstance, torch.as_tensor
+        self._jit._isinstance = self._jit_isinstance_of_maps()
+        torch.as_tensor = self._as_tensor_of_maps()
         torch.autocast.__init__ = self._autocast_of_maps()  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._autocast_refused()  # type: ignore[method-assign]
         apply: Any = classmethod(self._function_applied())
@@ -78,6 +86,7 @@ class PatchedTorch:
         torch.autocast.__init__ = self._make_autocast  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
         saved_tensors_hooks.__enter__ = self._enter_hooks  # type: ignore[method-assign]
+        self._jit._isinstance, torch.as_tensor = self._jit_isinstance, self._as_tensor
         if self._apply is None:
             del torch.autograd.Function.apply
         else:
@@ -91,6 +100,24 @@ class PatchedTorch:
             self._make_autocast(region, known, *args, **kwargs)
 
         return init
+
+    def _jit_isinstance_of_maps(self) -> Callable[[Any, Any], bool]:
+        def jit_isinstance(each: Any, kinds: Any) -> bool:
+            return self._jit_isinstance(tree_map_only(fx.Proxy, _tensor_of, each), kinds)
+
+        return jit_isinstance
+
+    def _as_tensor_of_maps(self) -> Callable[..., Any]:
+        plain = self._isinstance
+
+        def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+            if not plain(data, fx.Proxy):
+                return self._as_tensor(data, dtype=dtype, device=device)
+            wanted = {"dtype": dtype, "device": device}
+            given = {name: each for name, each in wanted.items() if each is not None}
+            return data.to(**given) if given else data
+
+        return as_tensor
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
@@ -143,6 +170,12 @@ class PatchedTorch:
             else self._apply.__get__(None, kind)
         )
         return found
+
+
+def _tensor_of(proxy: fx.Proxy) -> Any:
+    """The tensor of the meta device that stands for a map; what a refused call yields is one."""
+    value = proxy.node.meta["value"]
+    return torch.empty(0, device="meta") if value is None else value
 
 
 def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Formulas: torch's calls that compute a tensor of parameters and buffers alone."""
+"""Formulas: torch's calls that compute a tensor of parameters, buffers and constants alone."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

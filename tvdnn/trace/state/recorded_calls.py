@@ -71,11 +71,10 @@ class RecordedCalls:
         key = id(tensor), *_state(tensor)
         if key not in self._names:
             made = _Formulas(self._copies, self._calls, self._device).of(tensor)
-            if made is None:
-                return None
             formula = self._evaluated(lambda: _proven(made, tensor, self._copies.tensors))
             self._names[key] = name = self._free_name(formula)
-            self.formulas[name], self.values[name] = formula, tensor
+            self.formulas[name] = formula
+            self.values[name] = self._evaluated(lambda: _on_meta(tensor))
         return self._names[key]
 
     def computes(self, view: fx.Node) -> bool:
@@ -92,7 +91,7 @@ class RecordedCalls:
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
         copies = self._copies.tensors
-        largest = max(formula.names, key=lambda name: copies[name].numel())
+        largest = max(formula.names, key=lambda name: copies[name].numel(), default="constant")
         name = f"{largest} computed"
         count = 1
         while name in self.formulas or name in copies:
@@ -112,8 +111,8 @@ class _Formulas:
         self._slots: dict[int, FormulaSlot] = {}
         self._reads: dict[int, FormulaRead] = {}
 
-    def of(self, tensor: Tensor) -> Formula | None:
-        """The formula of a tensor's present value; None where it reads no parameter or buffer."""
+    def of(self, tensor: Tensor) -> Formula:
+        """The formula of a tensor's present value."""
         kept = list(self._needed(tensor))[::-1]
         known: set[int] = set()
         unknown: list[RecordedCall] = []
@@ -122,8 +121,6 @@ class _Formulas:
                 unknown.append(call)
             known.update(id(each) for each in call.made if isinstance(each, Tensor))
         calls = tuple(map(self._applied, kept))
-        if not self._reads:
-            return None
         self._check(unknown, kept)
         return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
 
@@ -205,8 +202,16 @@ def _proven(formula: Formula, tensor: Tensor, copies: Mapping[str, Tensor]) -> F
     if effect is None and _form(again) != _form(tensor):
         effect = "gives another tensor when it runs again"
     if effect is not None:
-        raise NoFormulaError(f"a tensor computed of {formula.names[0]}, whose computation {effect}")
+        of = f" of {formula.names[0]}" if formula.names else ""
+        raise NoFormulaError(f"a tensor computed{of}, whose computation {effect}")
     return Formula(formula.reads, formula.calls, formula.result, found, formula.at)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    """A tensor of parameters itself; of a constant, which has values of its own, a meta copy."""
+    if tensor.device == META:
+        return tensor
+    return tensor.detach().to(META).requires_grad_(tensor.requires_grad)
 
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
