@@ -126,6 +126,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Tensor, float, float], Tensor]]] = {
     "abs": lambda x, a, b: x.abs(),
     "exp": lambda x, a, b: x.exp(),
     "log": lambda x, a, b: x.log(),
+    "sin": lambda x, a, b: x.sin(),
+    "cos": lambda x, a, b: x.cos(),
     "sqrt": lambda x, a, b: x.sqrt(),
     "rsqrt": lambda x, a, b: x.rsqrt(),
     "square": lambda x, a, b: x.square(),

@@ -77,6 +77,10 @@ def unary(x, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
         y = tl.exp(x)
     elif FUNCTION == "log":
         y = tl.log(x)
+    elif FUNCTION == "sin":
+        y = tl.sin(x)
+    elif FUNCTION == "cos":
+        y = tl.cos(x)
     elif FUNCTION == "sqrt":
         y = tl.sqrt_rn(x)
     elif FUNCTION == "rsqrt":
@@ -127,6 +131,10 @@ def unary_gradient(x, dy, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
         dx = dy * tl.exp(x)
     elif FUNCTION == "log":
         dx = dy / x
+    elif FUNCTION == "sin":
+        dx = dy * tl.cos(x)
+    elif FUNCTION == "cos":
+        dx = -dy * tl.sin(x)
     elif FUNCTION == "sqrt":
         dx = dy / (2.0 * tl.sqrt_rn(x))
     elif FUNCTION == "rsqrt":

@@ -24,6 +24,7 @@ class Functions(nn.Module):
         powers = y.square() + y**3 - torch.pow(size, 1.5) + size**-1 + 2 / size
         y = torch.clamp(roots, -1, 1.5) + powers.clip(max=2) + torch.exp(-size).reciprocal()
         y = functional.glu(self.wide(functional.threshold(y, 0.3, 0.2)), 1)
+        y = y + torch.sin(2 * y).square() * y.cos()
         return y.clamp_min(-0.2).clamp_(max=3).sigmoid().pow(2).exp_()
 
 

@@ -103,7 +103,9 @@ _IN_TORCH: Mapping[str, tuple[Mapping[str, Translator], str]] = {
     "abs": ({"abs": _ABS, "absolute": _ABS, "operator.abs": _ABS}, ""),
     "reciprocal": ({"reciprocal": reciprocal}, ""),
     "pow": (_POWERS, ""),
-    **{name: (_plain(name), "") for name in ("exp", "log", "sqrt", "rsqrt", "square")},
+    **{
+        name: (_plain(name), "") for name in ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "square")
+    },
 }
 
 

@@ -46,6 +46,8 @@ CASES: dict[str, tuple[float, float, Callable[[Tensor], Tensor]]] = {
     "abs": (0, 0, torch.abs),
     "exp": (0, 0, torch.exp),
     "log": (0, 0, torch.log),
+    "sin": (0, 0, torch.sin),
+    "cos": (0, 0, torch.cos),
     "sqrt": (0, 0, torch.sqrt),
     "rsqrt": (0, 0, torch.rsqrt),
     "square": (0, 0, torch.square),
