@@ -171,7 +171,7 @@ def _by_channel(kind: str, x: Node, other: Node) -> TracedOp | None:
 def _is_by_channel(maps: Node, param: Node) -> bool:
     """Whether a parameter has one value for each channel of maps and nothing else."""
     dims, shape = len(axes_of(maps)), shape_of(param)
-    if dims == 3:  # [N, C, L], whose sums and products broadcast
+    if dims in (1, 3):  # [N] has no channels; sums and products of [N, C, L] broadcast
         return False
     wanted = [1] * dims
     channel = axes_of(maps).index(dims - 1)

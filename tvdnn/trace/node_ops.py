@@ -73,13 +73,17 @@ class NodeOps:
     ) -> TracedOp | None:
         """The op of a supported call.
 
-        A view of a parameter that the op does not take becomes a computed parameter.
+        A view of a parameter that the op does not take becomes a computed parameter, and a
+        constant that is alike for all samples that of one sample.
         """
         try:
             return translated(node, translator)
         except UnsupportedCallError:
-            views = [each for each in node.all_input_nodes if "base" in each.meta]
-            if not views or not all(map(self._side_effects.recorded.computes, views)):
+            recorded, reads = self._side_effects.recorded, node.all_input_nodes
+            views = [each for each in reads if "base" in each.meta]
+            of_batches = [each for each in reads if _has_samples(each, node)]
+            changed = [*map(recorded.computes, views), *map(recorded.is_alike, of_batches)]
+            if not changed or not all(changed):
                 raise
             return translated(node, translator)
 
@@ -99,6 +103,12 @@ class NodeOps:
         params = (self._create_node("get_attr", name, (), {}) for name in copies)
         attrs = {"module": module, "names": tuple(names)}
         return eager_call(node, tuple(params), attrs, self._values.effects)
+
+
+def _has_samples(constant: fx.Node, node: fx.Node) -> bool:
+    """Whether a computed tensor has as many values as a call's result has samples."""
+    shape, out = (tuple(getattr(each.meta["value"], "shape", ())) for each in (constant, node))
+    return bool(constant.meta.get("computed")) and len(shape) == len(out) and shape[0] == out[0] > 1
 
 
 def _is_number(value: Any) -> bool:

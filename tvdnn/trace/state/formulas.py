@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,12 @@ class Formula:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return tuple(call.function for call in self.calls)
+
+    def narrowed(self) -> "Formula":
+        """The formula of the result's first element along its first dimension."""
+        slot = FormulaSlot(-1)
+        call = FormulaCall(torch.narrow, (self.result, 0, 0, 1), {}, (slot,), graded=True)
+        return replace(self, calls=(*self.calls, call), result=slot)
 
     def __call__(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """The result of the calls on the tensors of these names, without autocast."""

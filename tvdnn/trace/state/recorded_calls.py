@@ -88,6 +88,19 @@ class RecordedCalls:
             del view.meta["base"]
         return name is not None
 
+    def is_alike(self, constant: fx.Node) -> bool:
+        """Whether a constant is the same for all samples; its node then names that of one."""
+        formula = self.formulas[str(constant.target)]
+        if formula.names:
+            return False
+        value = self._evaluated(lambda: formula({}, torch.device("cpu")))
+        if not torch.equal(value, value[:1].expand_as(value)):
+            return False
+        name = f"{constant.target} of one sample"
+        self.formulas[name], self.values[name] = formula.narrowed(), _on_meta(value[:1])
+        constant.target, constant.meta["value"] = name, self.values[name]
+        return True
+
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
         copies = self._copies.tensors
