@@ -33,7 +33,7 @@ def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x * torch.ones(2, 3, 6, 6), "the first dimension is the batch"),
+        (lambda x: x * torch.arange(216.0).view(2, 3, 6, 6), "the first dimension is the batch"),
         (lambda x: x + torch.rand(3, 1, 1), "draws random numbers"),
         (lambda x: x + CONSTANT, "not a parameter"),
         (lambda x: x.mean(0), r"mean of \(2, 3, 6, 6\) over 0"),

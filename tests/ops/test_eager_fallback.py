@@ -168,6 +168,41 @@ def test_the_plan_and_the_budget_count_it() -> None:
         virtual(x, "keep", budget=model.schedule.peak_nbytes - counted)
 
 
+class Attention(nn.Module):
+    """Pixels that attend to one another; the layer takes one map thrice, and makes two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+        tokens = self.norm(x.flatten(2).transpose(1, 2))
+        made, _ = self.attention(tokens, tokens, tokens, need_weights=False, attn_mask=mask)
+        return x + scale * made.transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.block = nn.Conv2d(3, 8, 1), Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended: Tensor = self.block(scale=0.5, x=self.conv(x), mask=None)
+        return attended.relu()
+
+
+def test_the_nearest_module_around_that_can_runs_by_torch() -> None:
+    torch.manual_seed(0)
+    net, x = Attending(), torch.randn(4, 3, 4, 6)
+    for policy in ("keep", "vdnn-all:m"):
+        model = tvdnn.virtualize(copy.deepcopy(net), x, policy=policy, opaque=True)
+        assert model.plan.outside == ("block",)
+        mine, exact = trained(model, x), trained(copy.deepcopy(net), x)
+        for found, wanted in zip(mine, exact, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_copies_keep_it() -> None:
     x = torch.randn(2, 3, 8, 8)
     model = copy.deepcopy(virtual(x, "keep"))
@@ -190,8 +225,8 @@ class Counting(nn.Module):
 
 
 class Two(nn.Module):
-    def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
-        return x.cumsum(1) * scale
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x.cumsum(1) * other
 
 
 class Around(nn.Module):
@@ -200,7 +235,7 @@ class Around(nn.Module):
         self.two = Two()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.two(x.relu(), 3.0)
+        return self.two(x.relu(), x.tanh())
 
 
 class Own(nn.Module):
@@ -214,7 +249,7 @@ class Own(nn.Module):
         (nn.Sequential(nn.RReLU()), r"0: RReLU that draws random numbers \(aten.rrelu"),
         (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.rand_like"),
         (nn.Sequential(Counting()), "0: Counting that changes its buffer calls"),
-        (Around(), "two: Two of 2 arguments .one that runs by torch takes one"),
+        (Around(), "two: Two of 2 tensors .one that runs by torch takes one"),
         (nn.Sequential(nn.Embedding(3, 4)), "0: Embedding that makes no tensor whose shape"),
         (Own(), "Own: cumsum"),
     ],

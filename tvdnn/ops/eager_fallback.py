@@ -8,12 +8,14 @@ and counted in the budget.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._pytree import tree_map
 
 from ..graph import Network, Op, Use
 from .builder import Builder, whole
@@ -22,6 +24,12 @@ from .torch_peak import peak_nbytes
 
 Params = Sequence[Tensor]
 _SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+
+
+class Place(Enum):
+    """Stands for a tensor among the arguments of a submodule."""
+
+    OF_INPUT = "input"
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -119,9 +127,14 @@ def _gradients(
 
 def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
     """The submodule's result on a copy of `x`, which the submodule may write over."""
-    named = dict(zip(attrs["names"], params, strict=True))
+    named, own = dict(zip(attrs["names"], params, strict=True)), x.clone()
+
+    def filled(each: Any) -> Any:
+        return own if each is Place.OF_INPUT else each
+
+    args, kwargs = tree_map(filled, attrs["arguments"])
     with torch.autocast(x.device.type, enabled=False):
-        y: Tensor = functional_call(attrs["module"], named, (x.clone(),))
+        y: Tensor = functional_call(attrs["module"], named, args, kwargs)
     return y
 
 

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from ..graph.network import channels_last_axes
+from ..ops.eager_fallback import Place
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
 from .state.tape import OperatorWatch
 
@@ -59,17 +61,16 @@ def eager_call(
 ) -> TracedOp:
     """The op of a submodule that runs by torch, on one tensor, and makes one.
 
-    The attributes of the op are `attrs`, and the shapes and stored order of both tensors. Raises
-    UnsupportedCallError where the submodule takes or makes others, or where it has `effects`: its
-    forward runs again in backward.
+    The attributes of the op are `attrs`, the arguments, and the shapes and stored order of both
+    tensors. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
+    `effects`: its forward runs again in backward.
     """
     module = type(attrs["module"]).__name__
-    inputs = [*node.args, *node.kwargs.values()]
-    source = inputs[0] if len(inputs) == 1 else None
-    if not isinstance(source, Node):
+    if len(node.all_input_nodes) != 1:
         raise UnsupportedCallError(
-            f"{module} of {len(inputs)} arguments (one that runs by torch takes one)"
+            f"{module} of {len(node.all_input_nodes)} tensors (one that runs by torch takes one)"
         )
+    (source,) = node.all_input_nodes
     value, result = source.meta["value"], node.meta["value"]
     if not isinstance(value, Tensor) or not isinstance(result, Tensor):
         raise UnsupportedCallError(f"{module} that makes no tensor whose shape is known")
@@ -78,6 +79,12 @@ def eager_call(
     if effects is not None:
         raise UnsupportedCallError(f"{module} that {effects}, which would happen a second time")
     axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
-    takes = {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
+    given: Any = (node.args, node.kwargs)
+    takes: dict[str, Any] = {"arguments": map_arg(given, _in_place_of_input)}
+    takes |= {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
     makes = {"makes": tuple(result.shape), "makes_axes": axes}
     return TracedOp("opaque", (source,), params, {**attrs, **takes, **makes}, axes)
+
+
+def _in_place_of_input(node: Node) -> Any:
+    return Place.OF_INPUT

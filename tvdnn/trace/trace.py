@@ -61,26 +61,36 @@ def _traced(
         raise unsupported(refused)
     check_parameters(module)
     inputs = meta_inputs(module, example_inputs)
-    paths, found = frozenset[str](), frozenset[str]()
+    paths, narrow = frozenset[str](), list[str]()
     while True:
         tracer = MetaTracer(module, inputs, paths, graded=graded)
         with torch.inference_mode(False):
             graph = tracer.trace_net()
         nodes = list(graph.nodes) if tracer.stopped else _live_nodes(graph)
-        found = _paths_of_refused_calls(nodes) - paths if opaque else frozenset()
-        if not found:
+        within = _paths_of_refused_calls(nodes) if opaque else frozenset()
+        found, around = within - paths, _parents(within & paths) - paths
+        if around and not found:
+            narrow = narrow or _refusals_of(nodes)
+        if not found and not around:
+            if within and narrow:
+                raise unsupported(narrow)
             changes = _check_supported(nodes, tracer)
             title = name or type(module).__name__
             network = _network(module, nodes, title, tracer, changes, ordered=ordered)
             if graded:
                 check_buffers(module, network)
             return network
-        paths |= found
+        paths |= found | around
 
 
 def _paths_of_refused_calls(nodes: Sequence[fx.Node]) -> frozenset[str]:
     refused = (node for node in nodes if node.meta["refusal"] is not None)
     return frozenset(node.meta["within"] for node in refused) - {""}
+
+
+def _parents(paths: frozenset[str]) -> frozenset[str]:
+    """The paths of the modules around modules that do not run by torch either."""
+    return frozenset(path.rpartition(".")[0] for path in paths) - {""}
 
 
 def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChanges:
