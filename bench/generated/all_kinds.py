@@ -20,6 +20,7 @@ from bench.generated import (  # noqa: F401 (each registers its kinds)
     refused_state,
     stages,
     sums,
+    tokens,
     unary,
     views,
     written,

@@ -55,11 +55,9 @@ CHANGED: Sequence[Motif] = (  # which a step would not, or not in this order
     (["Tuned()"], ["= {m0}({x})"]),
 )
 ON_MAPS: Sequence[Motif] = (
-    ([], ["= {x} + {x}.new_zeros(1)"]),
-    ([], ["= {x} * {x}.new_full((1,), 2)"]),
+    ([], ["= {x} + {x}.new_zeros(1).normal_()"]),
     ([], ["= {x} * float({x}.new_full((1,), 0.5))"]),
     ([], ["= {x} + {x}.max(1, keepdim=True).indices"]),
-    (["nn.Buffer(torch.randn(5, HEIGHT))"], ["= F.linear({x}.mean(3), {m0})"]),
 )
 MOTIFS = (*READ, *APART, *UNKNOWN, *CHANGED, *ON_MAPS)
 

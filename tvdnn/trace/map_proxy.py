@@ -77,6 +77,10 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
         return self.known.shape
 
     @property
+    def mT(self) -> Any:  # noqa: N802 (torch's name)
+        return self.transpose(-2, -1)
+
+    @property
     def ndim(self) -> int:
         return self.known.dim()
 
