@@ -1,7 +1,7 @@
 """Computed parameters: torch makes them before a step, and takes their gradients after it.
 
-A network's forward computes them of parameters and buffers alone. Standardized weights are an
-example. Passes read them at fixed addresses, as they read parameters.
+A network's forward computes them of parameters, buffers and constants alone. Standardized weights
+are an example. Passes read them at fixed addresses, as they read parameters.
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping

@@ -36,7 +36,7 @@ def trace(
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as by a first call; nothing else of the module changes. Parameters that no output
     depends on are left out. Without `graded` the network is that of a call under torch.no_grad().
-    With `opaque` a submodule that holds an unknown operation runs by torch's own code, if it reads
+    With `opaque` torch's own code runs the nearest submodule around an unknown operation that reads
     and makes one tensor, draws no random numbers and changes no buffers. With `ordered` a permuted
     output is copied into the order of maps, which losses take.
 
