@@ -26,7 +26,7 @@ Params = Sequence[Tensor]
 _SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
 
 
-class Place(Enum):
+class Argument(Enum):
     """Stands for a tensor among the arguments of a submodule."""
 
     OF_INPUT = "input"
@@ -130,7 +130,7 @@ def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
     named, own = dict(zip(attrs["names"], params, strict=True)), x.clone()
 
     def filled(each: Any) -> Any:
-        return own if each is Place.OF_INPUT else each
+        return own if each is Argument.OF_INPUT else each
 
     args, kwargs = tree_map(filled, attrs["arguments"])
     with torch.autocast(x.device.type, enabled=False):

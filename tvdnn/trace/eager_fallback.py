@@ -9,7 +9,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ..graph.network import channels_last_axes
-from ..ops.eager_fallback import Place
+from ..ops.eager_fallback import Argument
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
 from .state.tape import OperatorWatch
 
@@ -87,4 +87,4 @@ def eager_call(
 
 
 def _in_place_of_input(node: Node) -> Any:
-    return Place.OF_INPUT
+    return Argument.OF_INPUT
