@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.beside_torch import assert_trains_as_torch
 from tests.support.exact import Functional
 from tests.support.traced_networks import kinds
 from tvdnn.errors import UnsupportedOpError
@@ -43,6 +44,16 @@ def test_sums_and_means_of_stacked_maps_are_sums_of_maps() -> None:
     mean = net_of(lambda x: torch.mean(torch.stack([x, x.relu()], dim=-5), 0))
     assert kinds(trace(total, [torch.empty(2, 4, 3, 3)])) == ["conv2d", "relu", "add", "add"]
     assert kinds(trace(mean, [torch.empty(2, 4, 3, 3)])) == ["conv2d", "relu", "add", "affine"]
+
+
+@pytest.mark.parametrize("function", [torch.sum, torch.mean])
+def test_a_write_to_a_sum_of_one_leaves_the_map(function: Callable[..., Tensor]) -> None:
+    def way(x: Tensor) -> Tensor:
+        total = function(torch.stack([x]), 0)
+        total.mul_(2)
+        return x + total
+
+    assert_trains_as_torch(net_of(way), torch.randn(2, 4, 3, 3))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch.fx import Node
 from ..graph.network import channels_last_axes
 from .traced_op import (
     UNNAMED,
+    PerSampleError,
     Shape,
     TracedOp,
     UnsupportedCallError,
@@ -116,7 +117,7 @@ def _check_constant(function: str, param: Node, out: Shape) -> None:
     if not dtype.is_floating_point:
         raise UnsupportedCallError(f"{function} of a map and a buffer of {dtype}")
     if len(shape) == len(out) and shape[0] != 1:
-        raise UnsupportedCallError(
+        raise PerSampleError(
             f"{function} of a map and a parameter of shape {shape} (the first dimension is the"
             " batch)"
         )

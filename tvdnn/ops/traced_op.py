@@ -51,6 +51,10 @@ class UnsupportedCallError(Exception):
     """A torch call that is no op of tvdnn; the message names it, or which use of it."""
 
 
+class PerSampleError(UnsupportedCallError):
+    """An operand that is no map has another value for each sample of the batch."""
+
+
 def nested(call: TracedOp) -> Iterator[TracedOp]:
     """The call and the calls whose results it reads."""
     yield call

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from ..ops.traced_op import TracedOp, UnsupportedCallError
+from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError
 from ..ops.translate import takes_apart, torch_name, translated, translator_of
 from .eager_fallback import eager_call
 from .meta_values import MetaValues
@@ -76,16 +76,18 @@ class NodeOps:
         A view of a parameter that the op does not take becomes a computed parameter, and a
         constant that is alike for all samples that of one sample.
         """
+        recorded, reads = self._side_effects.recorded, node.all_input_nodes
         try:
             return translated(node, translator)
-        except UnsupportedCallError:
-            recorded, reads = self._side_effects.recorded, node.all_input_nodes
-            views = [each for each in reads if "base" in each.meta]
-            of_batches = [each for each in reads if _has_samples(each, node)]
-            changed = [*map(recorded.computes, views), *map(recorded.is_alike, of_batches)]
-            if not changed or not all(changed):
+        except PerSampleError:
+            constants = [each for each in reads if _has_samples(each, node)]
+            if not constants or not all(map(recorded.is_alike, constants)):
                 raise
-            return translated(node, translator)
+        except UnsupportedCallError:
+            views = [each for each in reads if "base" in each.meta]
+            if not views or not all(map(recorded.computes, views)):
+                raise
+        return translated(node, translator)
 
     def _counted(self, call: TracedOp) -> TracedOp:
         """A normalization's call with the counter of batches that the module increased itself."""

@@ -28,6 +28,8 @@ def folded(
     if not parts or not first or any(given.values()):
         return None
     total: Any = reduce(add, map(proxy.tracer.proxy, parts))
+    if len(parts) == 1:  # which a write to the sum would not change
+        total = total.clone()
     found: fx.Proxy = total / len(parts) if function == "mean" else total
     return found
 
