@@ -37,6 +37,9 @@ class Rewritten(nn.Module):
         return functional.conv2d(x, weight, padding=1)
 
 
+FOUR = torch.ones(4, 4, 1, 1)  # made outside of a network
+
+
 def test_a_layer_reads_what_a_weight_is_then() -> None:
     net, x = seeded(Rewritten), batch_of()[0]
     with torch.no_grad():
@@ -98,7 +101,7 @@ def set_anew(net: Refused) -> Tensor:
         (set_anew, "data changes conv.weight of the module"),
         (lambda net: net.conv.weight * net.table.to("meta"), "neither a parameter nor a buffer"),
         (hooked, "register_hook of a parameter"),
-        (lambda net: torch.ones(4, 4, 1, 1), "is not a parameter or buffer"),
+        (lambda net: FOUR, "is not a parameter or buffer"),
     ],
 )
 def test_what_no_step_could_compute_again_is_refused(

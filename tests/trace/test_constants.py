@@ -1,6 +1,7 @@
 """Constants that a forward makes anew: as parameters computed before each step, or refused."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -55,6 +56,80 @@ def net_of(way: Way) -> nn.Module:
 @pytest.mark.parametrize("name", WAYS)
 def test_constants_give_torchs_gradients(name: str) -> None:
     assert_trains_as_torch(net_of(WAYS[name]), torch.randn(SHAPE, requires_grad=True))
+
+
+@functools.lru_cache
+def cached() -> Tensor:
+    return torch.zeros(4, 1, 1)
+
+
+def numbered() -> Iterator[Tensor]:
+    number = torch.zeros(1)
+    while True:
+        number = number + 1
+        yield number
+
+
+class Holder:
+    held: Tensor | None = None
+
+    def once(self) -> Tensor:
+        self.held = torch.ones(1) if self.held is None else self.held
+        return self.held
+
+
+def through_numpy(net: nn.Module, x: Tensor) -> Tensor:
+    constant = torch.zeros(4, 1, 1)
+    constant.numpy()[:] = 1
+    return x + constant
+
+
+def through_data(net: nn.Module, x: Tensor) -> Tensor:
+    constant = torch.zeros(4, 1, 1)
+    y = x + constant
+    constant.data.add_(1)
+    return y * (x + constant)
+
+
+def of_signed_zeros(net: nn.Module, x: Tensor) -> Tensor:
+    return x / torch.tensor([0.0, -0.0]).view(2, 1, 1, 1)
+
+
+NUMBERS, HOLDER, KEPT = numbered(), Holder(), dict[str, Tensor]()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda net, x: x * cached().add_(1),
+        lambda net, x: x * KEPT.setdefault("ones", torch.ones(6)).add_(1),
+        lambda net, x: x * next(NUMBERS),
+        lambda net, x: x * HOLDER.once().add_(1),
+        lambda net, x, made=[]: x * (made.append(torch.ones(1)) or made[-1]),
+        lambda net, x: x + KEPT.setdefault("views", torch.ones(6).view(6, 1))[:5],
+    ],
+)
+def test_constants_that_something_holds_are_refused(way: Way) -> None:
+    with pytest.raises(
+        UnsupportedOpError, match=r"held after forward.*register it as a buffer.* at"
+    ):
+        trace(net_of(way), (torch.randn(SHAPE),))
+
+
+def test_writes_past_the_version_of_a_constant_are_followed() -> None:
+    assert_trains_as_torch(net_of(through_data), torch.randn(SHAPE))
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (through_numpy, "a constant that something else than torch's calls has written"),
+        (of_signed_zeros, "the first dimension is the batch"),
+    ],
+)
+def test_constants_are_compared_to_the_bit(way: Way, message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(net_of(way), (torch.randn(2, 4, 5, 6),))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Arithmetic that the tracer follows as several calls: torch's gradients, and refusals."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,9 @@ FUNCTIONS: dict[str, Function] = {
     "rsub of a parameter": lambda x, p: torch.rsub(p, x),
     "lerp": lambda x, p: torch.lerp(x, x.tanh(), 0.3) + x.lerp(x * x, 0.8),
     "lerp by a parameter": lambda x, p: torch.lerp(x, x.tanh(), p),
+    "repeated": lambda x, p: x.repeat_interleave(2, 1) * torch.repeat_interleave(p, 2, 0),
+    "repeated once": lambda x, p: x.repeat_interleave(1, -1).relu_() + x,
+    "repeated of one": lambda x, p: x.mean(2, keepdim=True).repeat_interleave(5, 2).relu_() + x,
     "a number to a map": lambda x, p: 2**x + torch.pow(0.5, x),
 }
 
@@ -46,6 +50,13 @@ class Arithmetic(nn.Module):
 def test_gradients_are_torchs(name: str) -> None:
     torch.manual_seed(2)
     assert_trains_as_torch(Arithmetic(FUNCTIONS[name]), torch.randn(SHAPE, requires_grad=True))
+
+
+@pytest.mark.parametrize("given", [(0, 1), (2, 4), (torch.tensor(2), 1)])
+def test_other_repetitions_are_refused(given: tuple[Any, int]) -> None:
+    net = Arithmetic(lambda x, p: x.repeat_interleave(*given))
+    with pytest.raises(UnsupportedOpError, match="repeat_interleave"):
+        trace(net, (torch.randn(SHAPE),))
 
 
 def test_a_quotient_by_norms_of_another_order_is_refused() -> None:

@@ -33,6 +33,19 @@ def stack_written(x: Tensor) -> Tensor:
     return stacked.sum(0)
 
 
+def part_detached(x: Tensor) -> Tensor:
+    part = x * 2
+    stacked = torch.stack([part, x])
+    part.detach_()
+    return stacked.sum(0)
+
+
+def stack_detached(x: Tensor) -> Tensor:
+    stacked = torch.stack([x * 2, x])
+    stacked.detach_()
+    return stacked.sum(0) + x
+
+
 def without_gradient(x: Tensor) -> Tensor:
     with torch.no_grad():
         stacked = torch.stack([x, x])
@@ -59,7 +72,7 @@ def test_a_write_to_a_sum_of_one_leaves_the_map(function: Callable[..., Tensor])
 @pytest.mark.parametrize(
     "way",
     [
-        *(written, stack_written, without_gradient),
+        *(written, stack_written, part_detached, stack_detached, without_gradient),
         lambda x: torch.stack([x, x]).sum((0, 1)),
         lambda x: torch.stack([x, x]).sum(0, keepdim=True)[0],
         lambda x: torch.stack([x, x]).sum(0, dtype=torch.float64),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import tvdnn.nn
+from tests.support.exact import Functional as Way
 from tests.support.traced_networks import Stale, kinds, run, stored
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
@@ -238,6 +239,20 @@ def test_parameters_scale_channels() -> None:
         ("scales.last",),
         ("scales.features",),
     ]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda net, x: functional.linear(x.mean((1, 2, 3)), net.weight[:, :2]),
+        lambda net, x: functional.linear(x, net.weight[0]),
+        lambda net, x: functional.layer_norm(x.mean((1, 2, 3)), (2,)),
+    ],
+)
+def test_layers_of_too_few_dimensions_are_refused(way: Any) -> None:
+    net = Way(way, weight=torch.nn.Parameter(torch.randn(4, 5)))
+    with pytest.raises(UnsupportedOpError, match=r"linear of|layer_norm of"):
+        trace(net, (torch.empty(2, 3, 4, 5),))
 
 
 def test_linear_takes_the_columns_of_maps_as_channels() -> None:

@@ -128,7 +128,7 @@ def repeat_interleave(
     """The elements of a dimension, each as often, one behind the other."""
     x, dim = (input.flatten(), 0) if dim is None else (input, dim % input.dim())
     sizes = [*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]]
-    return x.unsqueeze(dim + 1).expand(sizes).flatten(dim, dim + 1)
+    return x.unsqueeze(dim + 1).expand(sizes).flatten(dim, dim + 1).clone()
 
 
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {

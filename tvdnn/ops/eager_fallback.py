@@ -121,6 +121,8 @@ def _gradients(
     wanted = [x, *(leaf for leaf in leaves if leaf.requires_grad)]
     with torch.enable_grad():
         y = _call(attrs, leaves, x)
+        if not y.requires_grad:
+            return torch.zeros_like(x), [torch.zeros_like(leaf) for leaf in wanted[1:]]
         grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
     return grads[0], list(grads[1:])
 

@@ -25,10 +25,10 @@ def layer_norm(
     bias: Node | None = None,
     eps: float = 1e-5,
 ) -> TracedOp:
-    if len(normalized_shape) != 1:
+    if len(normalized_shape) != 1 or len(out) < 2:
         raise UnsupportedCallError(
             f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)} (it takes the last"
-            " dimension)"
+            " dimension of [N, ..., F])"
         )
     params, attrs = (weight, bias), {"eps": float(eps)}
     if len(out) in (2, 4) and axes_of(x)[-1] == len(out) - 1:

@@ -23,10 +23,13 @@ from .dropout import run_dropout
 from .operator import TORCH_DTYPES, Launch, Operator
 from .optimizer import run_fused_update, update_by
 from .reshape_translator import MAPS, by_last
-from .traced_op import Shape, TracedOp, axes_of
+from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
 
 
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> TracedOp:
+    if len(out) < 2 or len(shape_of(weight)) != 2:
+        shapes = f"{shape_of(x)} and a weight of {shape_of(weight)}"
+        raise UnsupportedCallError(f"linear of {shapes} (it takes [N, ..., F], and [K, F])")
     if len(out) == 2:
         return TracedOp("linear", (x,), (weight, bias))
     pointwise = convolution((1, 1), 1, 0, 1, 1)

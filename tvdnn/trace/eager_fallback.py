@@ -70,6 +70,10 @@ def eager_call(
         raise UnsupportedCallError(
             f"{module} of {len(node.all_input_nodes)} tensors (one that runs by torch takes one)"
         )
+    if any(isinstance(each, (list, dict)) for each in (*node.args, *node.kwargs.values())):
+        raise UnsupportedCallError(
+            f"{module} of a list or dict (one that runs by torch takes none)"
+        )
     (source,) = node.all_input_nodes
     value, result = source.meta["value"], node.meta["value"]
     if not isinstance(value, Tensor) or not isinstance(result, Tensor):

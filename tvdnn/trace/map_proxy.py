@@ -41,6 +41,10 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
             total = folded(FOLDS[orig_method], args[0], args[1:], kwargs or {})
             if total is not None:
                 return total
+        if orig_method is torch.repeat_interleave and not _is_plain_repeat(
+            *(args or ()), **(kwargs or {})
+        ):
+            return super().__torch_function__(orig_method, types, args, kwargs)
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
         return super().__torch_function__(orig_method, types, args, kwargs)
@@ -115,3 +119,15 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
 
     def __float__(self) -> float:
         return float(int(self))
+
+
+def _is_plain_repeat(
+    input: Any,  # noqa: A002 (torch's name)
+    repeats: Any = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> bool:
+    """Whether a repeat_interleave is by a number above zero, along a dimension of the map."""
+    within = dim is None or -input.dim() <= dim < input.dim()
+    return type(repeats) is int and repeats > 0 and within and output_size is None

@@ -1,6 +1,6 @@
 """Sums and means over maps that a network has stacked in front of the batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -23,7 +23,8 @@ def folded(
     """
     given = {**dict(zip(("dim", "keepdim"), args, strict=False)), **settings}
     dim = given.pop("dim", None)
-    parts = _stacked(proxy.node)
+    fresh = proxy.tracer.functionalizer.fresh  # type: ignore[attr-defined]
+    parts = _stacked(proxy.node, lambda node: not is_stale(node) and fresh(node) is node)
     first = dim in (0, (0,), [0]) or (parts and dim == -len(proxy.node.meta["value"].shape))
     if not parts or not first or any(given.values()):
         return None
@@ -34,7 +35,7 @@ def folded(
     return found
 
 
-def _stacked(node: fx.Node) -> list[fx.Node]:
+def _stacked(node: fx.Node, is_current: Callable[[fx.Node], bool]) -> list[fx.Node]:
     """The maps that a node stacks in front of the batch, if they are still what it took."""
     if torch_name(node) != "stack" or node.meta["value"] is None:
         return []
@@ -45,6 +46,6 @@ def _stacked(node: fx.Node) -> list[fx.Node]:
     parts, dim = given.pop("tensors"), given.pop("dim", 0)
     if given or dim not in (0, -node.meta["value"].dim()) or isinstance(parts, fx.Node):
         return []
-    if torch.is_grad_enabled() > node.meta["graded"] or any(map(is_stale, (node, *parts))):
+    if torch.is_grad_enabled() > node.meta["graded"]:
         return []
-    return list(parts)
+    return list(parts) if all(is_current(each) for each in (node, *parts)) else []

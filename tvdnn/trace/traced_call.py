@@ -28,6 +28,7 @@ class TracedCall:
         self.running: list[nn.Module] = [net]
         self.refused: list[str] = []
         self.proxies: list[weakref.ref[fx.Proxy]] = []
+        self.apart: list[weakref.ref[nn.Module]] = []  # Sequentials that forward has made
         self.evaluating = False
 
     @property

@@ -27,7 +27,7 @@ from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
-from .modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
+from .modules import BRANCH_DROPPERS, is_plain_layer, is_plain_sequential, module_refusal
 from .node_ops import NodeOps
 from .node_records import NodeRecords
 from .python.outputs import taken_apart
@@ -200,7 +200,7 @@ class MetaTracer(fx.Tracer):
                 result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
             else:  # of parameters alone
                 result = _as_far_as_known(forward, *args, **kwargs)
-            if not _is_plain_layer(m) or m is self.call.net:
+            if not is_plain_layer(m) or m is self.call.net:
                 self._refuse_draws()
             return result
         except (TraceError, *FOREIGN):
@@ -213,8 +213,7 @@ class MetaTracer(fx.Tracer):
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Trace a module that is no submodule, as a slice of a Sequential, as its caller's part."""
-        others = (each for each in m.modules() if each not in self.call.meta_copies.modules)
-        if any(each._parameters or each._buffers for each in others):
+        if any(True for _ in (*m.parameters(), *m.buffers())) and not self._is_made_of_layers(m):
             reason = (
                 f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"
                 " forward or in a plain list (register it, as in a ModuleList)"
@@ -224,6 +223,13 @@ class MetaTracer(fx.Tracer):
         if refusal is not None:
             raise RefusedError(self.call.refuse(refusal))
         return forward(*args, **kwargs)
+
+    def _is_made_of_layers(self, m: torch.nn.Module) -> bool:
+        """Whether a module calls layers of the network alone; `call` notes those."""
+        self.call.apart.append(weakref.ref(m))
+        return is_plain_sequential(m) and all(
+            each in self.call.meta_copies.modules for each in m.children()
+        )
 
     def _refuse_draws(self) -> None:
         found = self._host_draws.found(self.call.module)
@@ -329,12 +335,6 @@ def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
         return partial(drop_branch, module)  # their forward draws by torch
     return None
-
-
-def _is_plain_layer(module: torch.nn.Module) -> bool:
-    """Whether a module runs no code but torch's and tvdnn's, which draws on no host."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return type(module).__module__.startswith(LAYER_PACKAGES) and not hooked
 
 
 def _reads_maps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Side effects of a forward: part of the network, or refused by name and line."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -190,6 +190,23 @@ class SideEffects(TorchFunctionMode):
             )
         if not holders:
             self.call.refused += self._held_maps()
+        self.call.refused += self._held_beside()
+
+    def _held_beside(self) -> Iterator[str]:
+        """Refusals for constants and modules of a forward that something holds behind it."""
+        if any(ref() is not None for ref in self.call.apart):
+            gc.collect()
+        if any(ref() is not None for ref in self.call.apart):
+            yield (
+                f"{self.call.title}: a Sequential that is no part of the network is held, as in a"
+                " list (register it, as in a ModuleList)"
+            )
+        if self.recorded.are_held(self.tape):
+            yield (
+                f"{self.call.title}: a constant is still held after forward, as by a cache, which"
+                " another forward could write (register it as a buffer)"
+                f"{self.recorded.constant_read_at}"
+            )
 
     def _held_maps(self) -> list[str]:
         """Refusals for maps that an object outside the network still holds."""

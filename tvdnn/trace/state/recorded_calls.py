@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, fx
 
 from ..source_lines import FOREIGN, location_text, source_location
+from .constants import are_held, same_bits
 from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
 from .functionalize import storage_of, version_of
 from .meta_copies import MetaCopies
 from .recorded_call import RecordedCall
-from .tape import OperatorWatch
+from .tape import OperatorWatch, StateTape
 
 META = torch.device("meta")
 PLAIN = (
@@ -46,6 +47,8 @@ class RecordedCalls:
         self._calls: list[RecordedCall] = []
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
         self._names: dict[tuple[Any, ...], str] = {}
+        self.constants: list[Tensor] = []  # that formulas without parameters make
+        self.constant_read_at = ""
         self.formulas: dict[str, Formula] = {}
         self.values: dict[str, Tensor] = {}
 
@@ -68,14 +71,33 @@ class RecordedCalls:
         """
         if not self.made(tensor):
             return None
-        key = id(tensor), *_state(tensor)
+        writes = sum(storage_of(tensor) in map(storage_of, each.written) for each in self._calls)
+        key = id(tensor), writes, *_state(tensor)
         if key not in self._names:
-            made = _Formulas(self._copies, self._calls, self._device).of(tensor)
+            formulas = _Formulas(self._copies, self._calls, self._device)
+            made = formulas.of(tensor)
             formula = self._evaluated(lambda: _proven(made, tensor, self._copies.tensors))
             self._names[key] = name = self._free_name(formula)
             self.formulas[name] = formula
-            self.values[name] = self._evaluated(lambda: _on_meta(tensor))
+            self.values[name] = self._evaluated(lambda: _on_meta(tensor, formula))
+            if not formula.names:
+                self.constants += formulas.made_for(tensor)
+                self.constant_read_at = formula.at
+        self._check_constant(self.formulas[self._names[key]], tensor)
         return self._names[key]
+
+    def _check_constant(self, formula: Formula, tensor: Tensor) -> None:
+        """Check that a constant is what its recorded calls make."""
+        if formula.names or tensor.device == META:
+            return
+        if not self._evaluated(lambda: same_bits(formula({}, tensor.device), tensor)):
+            raise NoFormulaError("a constant that something else than torch's calls has written")
+
+    def are_held(self, tape: StateTape) -> bool:
+        """Whether anything else holds a constant behind the forward that made it."""
+        taped = [each.recorded for each in tape.calls]
+        calls = [*self._calls, *taped]
+        return bool(self._evaluated(lambda: are_held(self.constants, calls, [tape.made])))
 
     def computes(self, view: fx.Node) -> bool:
         """Whether a view of a parameter has a formula; its node then names the result."""
@@ -94,10 +116,11 @@ class RecordedCalls:
         if formula.names:
             return False
         value = self._evaluated(lambda: formula({}, torch.device("cpu")))
-        if not torch.equal(value, value[:1].expand_as(value)):
+        if not self._evaluated(lambda: same_bits(value, value[:1].expand_as(value))):
             return False
         name = f"{constant.target} of one sample"
-        self.formulas[name], self.values[name] = formula.narrowed(), _on_meta(value[:1])
+        self.formulas[name] = formula.narrowed()
+        self.values[name] = self._evaluated(lambda: _on_meta(value[:1], formula))
         constant.target, constant.meta["value"] = name, self.values[name]
         return True
 
@@ -136,6 +159,11 @@ class _Formulas:
         calls = tuple(map(self._applied, kept))
         self._check(unknown, kept)
         return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
+
+    def made_for(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors that were made on the way to a tensor's present value."""
+        made = (each for call in self._needed(tensor) for each in call.made)
+        return [each for each in made if isinstance(each, Tensor)]
 
     def _needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
         """The calls on which the tensor's present value depends, the last first."""
@@ -215,14 +243,14 @@ def _proven(formula: Formula, tensor: Tensor, copies: Mapping[str, Tensor]) -> F
     if effect is None and _form(again) != _form(tensor):
         effect = "gives another tensor when it runs again"
     if effect is not None:
-        of = f" of {formula.names[0]}" if formula.names else ""
-        raise NoFormulaError(f"a tensor computed{of}, whose computation {effect}")
+        what = f"a tensor computed of {formula.names[0]}" if formula.names else "a constant"
+        raise NoFormulaError(f"{what}, whose computation {effect}")
     return Formula(formula.reads, formula.calls, formula.result, found, formula.at)
 
 
-def _on_meta(tensor: Tensor) -> Tensor:
-    """A tensor of parameters itself; of a constant, which has values of its own, a meta copy."""
-    if tensor.device == META:
+def _on_meta(tensor: Tensor, formula: Formula) -> Tensor:
+    """A tensor of parameters itself; of a constant another one without values."""
+    if formula.names:
         return tensor
     return tensor.detach().to(META).requires_grad_(tensor.requires_grad)
 

@@ -82,7 +82,7 @@ class StateTape:
         self.calls: list[TapedCall] = []
         self.place = 0
         self._numbers: dict[int, int] = {}  # of tensors that calls made, by their ids
-        self._made: list[Tensor] = []  # the tensors, which live as long as their ids count
+        self.made: list[Tensor] = []  # the tensors, which live as long as their ids count
 
     def add(self, call: RecordedCall) -> None:
         """Put a call on the tape."""
@@ -148,8 +148,8 @@ class StateTape:
         if self._name_of(tensor) is not None:
             return STAND_IN
         if id(tensor) not in self._numbers:
-            self._numbers[id(tensor)] = len(self._made)
-            self._made.append(tensor)
+            self._numbers[id(tensor)] = len(self.made)
+            self.made.append(tensor)
         return self._numbers[id(tensor)]
 
 
