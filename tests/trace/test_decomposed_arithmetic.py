@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, Function] = {
     "lerp": lambda x, p: torch.lerp(x, x.tanh(), 0.3) + x.lerp(x * x, 0.8),
     "lerp by a parameter": lambda x, p: torch.lerp(x, x.tanh(), p),
     "repeated": lambda x, p: x.repeat_interleave(2, 1) * torch.repeat_interleave(p, 2, 0),
+    "repeated to a size": lambda x, p: x.repeat_interleave(3, dim=2, output_size=3 * x.shape[2]),
     "repeated once": lambda x, p: x.repeat_interleave(1, -1).relu_() + x,
     "repeated of one": lambda x, p: x.mean(2, keepdim=True).repeat_interleave(5, 2).relu_() + x,
     "a number to a map": lambda x, p: 2**x + torch.pow(0.5, x),
@@ -52,9 +53,17 @@ def test_gradients_are_torchs(name: str) -> None:
     assert_trains_as_torch(Arithmetic(FUNCTIONS[name]), torch.randn(SHAPE, requires_grad=True))
 
 
-@pytest.mark.parametrize("given", [(0, 1), (2, 4), (torch.tensor(2), 1)])
-def test_other_repetitions_are_refused(given: tuple[Any, int]) -> None:
-    net = Arithmetic(lambda x, p: x.repeat_interleave(*given))
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"repeats": 0, "dim": 1},
+        {"repeats": 2, "dim": 4},
+        {"repeats": torch.tensor(2), "dim": 1},
+        {"repeats": 2, "dim": 1, "output_size": 9},
+    ],
+)
+def test_other_repetitions_are_refused(given: dict[str, Any]) -> None:
+    net = Arithmetic(lambda x, p: x.repeat_interleave(**given))
     with pytest.raises(UnsupportedOpError, match="repeat_interleave"):
         trace(net, (torch.randn(SHAPE),))
 

@@ -129,5 +129,11 @@ def _is_plain_repeat(
     output_size: int | None = None,
 ) -> bool:
     """Whether a repeat_interleave is by a number above zero, along a dimension of the map."""
-    within = dim is None or -input.dim() <= dim < input.dim()
-    return type(repeats) is int and repeats > 0 and within and output_size is None
+    if type(repeats) is not int or repeats < 1 or not (dim is None or dim in _dims(input)):
+        return False
+    size = input.numel() if dim is None else input.shape[dim]
+    return output_size in (None, size * repeats)
+
+
+def _dims(x: Any) -> range:
+    return range(-x.dim(), x.dim())
