@@ -12,9 +12,9 @@ from ..kernels.norm.layer_norm import layer_norm_chunks
 from .builder import Builder
 from .operator import Launch, Operator
 from .passes import forward_by_pixel
-from .reshape_translator import MAPS, by_last
+from .reshape_translator import by_last
 from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
-from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
+from .traced_op import Shape, TracedOp, UnsupportedCallError, shape_of
 
 
 def layer_norm(
@@ -30,10 +30,7 @@ def layer_norm(
             f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)} (it takes the last"
             " dimension of [N, ..., F])"
         )
-    params, attrs = (weight, bias), {"eps": float(eps)}
-    if len(out) in (2, 4) and axes_of(x)[-1] == len(out) - 1:
-        return TracedOp("layer_norm", (x,), params, attrs, axes_of(x))
-    return by_last(out, x, TracedOp("layer_norm", (), params, attrs, MAPS))
+    return by_last(out, x, TracedOp("layer_norm", (), (weight, bias), {"eps": float(eps)}))
 
 
 def backward(b: Builder, op: Op) -> None:

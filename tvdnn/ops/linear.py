@@ -22,8 +22,8 @@ from .builder import Builder, whole
 from .dropout import run_dropout
 from .operator import TORCH_DTYPES, Launch, Operator
 from .optimizer import run_fused_update, update_by
-from .reshape_translator import MAPS, by_last
-from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
+from .reshape_translator import by_last
+from .traced_op import Shape, TracedOp, UnsupportedCallError, shape_of
 
 
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> TracedOp:
@@ -33,9 +33,7 @@ def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Trace
     if len(out) == 2:
         return TracedOp("linear", (x,), (weight, bias))
     pointwise = convolution((1, 1), 1, 0, 1, 1)
-    if len(out) == 4 and axes_of(x)[-1] == 3:
-        return TracedOp("conv2d", (x,), (weight, bias), pointwise, axes_of(x))
-    return by_last(out, x, TracedOp("conv2d", (), (weight, bias), pointwise, MAPS))
+    return by_last(out, x, TracedOp("conv2d", (), (weight, bias), pointwise))
 
 
 def forward(b: Builder, op: Op) -> None:

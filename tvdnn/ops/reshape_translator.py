@@ -191,11 +191,17 @@ def of_rows(out: Shape, call: TracedOp) -> TracedOp:
 
 
 def by_last(out: Shape, x: Source, call: TracedOp) -> TracedOp:
-    """The call on maps of one row whose channels are the last dimension of `x`: [N, ..., C]."""
+    """The call, whose channels are the last dimension of `x`: [N, ..., C].
+
+    It reads `x` as it is if that is stored so, else maps of one row.
+    """
+    if len(out) in (2, 4) and axes_of(x)[-1] == len(out) - 1:
+        return replace(call, inputs=(x,), axes=axes_of(x))
     samples, *places, channels = shape_of(x)
     stored = in_order(x, tuple(range(len(out))))
     rows = Inner(TracedOp("view", (stored,), axes=MAPS), (samples, channels, 1, prod(places)), MAPS)
-    made = Inner(replace(call, inputs=(rows,)), (samples, out[-1], 1, prod(places)), MAPS)
+    by_row = replace(call, inputs=(rows,), axes=MAPS)
+    made = Inner(by_row, (samples, out[-1], 1, prod(places)), MAPS)
     return TracedOp("view", (made,), axes=tuple(range(len(out))))
 
 

@@ -47,12 +47,6 @@ def refused_at_once(net: torch.nn.Module) -> Iterator[str]:
             yield f"{where}: {kind}, a module of TorchScript (give the module itself)"
 
 
-def is_plain_sequential(module: torch.nn.Module) -> bool:
-    """Whether a module does nothing but call its children, as a slice of a Sequential."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return type(module) is torch.nn.Sequential and not hooked
-
-
 def is_plain_layer(module: torch.nn.Module) -> bool:
     """Whether a module runs no code but torch's and tvdnn's, which draws on no host."""
     hooked = module._forward_hooks or module._forward_pre_hooks

@@ -27,7 +27,7 @@ from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
-from .modules import BRANCH_DROPPERS, is_plain_layer, is_plain_sequential, module_refusal
+from .modules import BRANCH_DROPPERS, is_plain_layer, module_refusal
 from .node_ops import NodeOps
 from .node_records import NodeRecords
 from .python.outputs import taken_apart
@@ -225,11 +225,10 @@ class MetaTracer(fx.Tracer):
         return forward(*args, **kwargs)
 
     def _is_made_of_layers(self, m: torch.nn.Module) -> bool:
-        """Whether a module calls layers of the network alone; `call` notes those."""
+        """Whether a module is a Sequential of the network's layers. `call.apart` refers to it."""
         self.call.apart.append(weakref.ref(m))
-        return is_plain_sequential(m) and all(
-            each in self.call.meta_copies.modules for each in m.children()
-        )
+        is_sequential = type(m) is torch.nn.Sequential and is_plain_layer(m)
+        return is_sequential and all(x in self.call.meta_copies.modules for x in m.children())
 
     def _refuse_draws(self) -> None:
         found = self._host_draws.found(self.call.module)

@@ -4,6 +4,7 @@ Such a call runs on meta copies during the trace, and no step runs it again. Whe
 result, the calls become a formula, and the network gets a computed parameter.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any
@@ -46,6 +47,7 @@ class RecordedCalls:
         self._copies, self._evaluated, self._device = meta_copies, evaluated, device
         self._calls: list[RecordedCall] = []
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
+        self._writes: Counter[int | None] = Counter()  # by storage, of calls
         self._names: dict[tuple[Any, ...], str] = {}
         self.constants: list[Tensor] = []  # that formulas without parameters make
         self.constant_read_at = ""
@@ -58,6 +60,7 @@ class RecordedCalls:
         if tensors or call.written or call.formed:
             self._calls.append(call)
             self._made.update(map(id, tensors))
+            self._writes.update(set(map(storage_of, call.written)))
 
     def made(self, tensor: Tensor) -> bool:
         """Whether a recorded call has made the tensor."""
@@ -71,8 +74,7 @@ class RecordedCalls:
         """
         if not self.made(tensor):
             return None
-        writes = sum(storage_of(tensor) in map(storage_of, each.written) for each in self._calls)
-        key = id(tensor), writes, *_state(tensor)
+        key = id(tensor), self._writes[storage_of(tensor)], *_state(tensor)
         if key not in self._names:
             formulas = _Formulas(self._copies, self._calls, self._device)
             made = formulas.of(tensor)
@@ -81,7 +83,7 @@ class RecordedCalls:
             self.formulas[name] = formula
             self.values[name] = self._evaluated(lambda: _on_meta(tensor, formula))
             if not formula.names:
-                self.constants += formulas.made_for(tensor)
+                self.constants += formulas.made
                 self.constant_read_at = formula.at
         self._check_constant(self.formulas[self._names[key]], tensor)
         return self._names[key]
@@ -144,6 +146,7 @@ class _Formulas:
     ) -> None:
         self._names, self._calls, self._device = meta_copies.names, calls, device
         self._module_storages = {storage_of(each) for each in meta_copies.tensors.values()}
+        self.made: list[Tensor] = []  # on the way to the tensor of a formula
         self._slots: dict[int, FormulaSlot] = {}
         self._reads: dict[int, FormulaRead] = {}
 
@@ -155,15 +158,12 @@ class _Formulas:
         for call in kept:
             if any(self._is_unknown(each, known) for each in call.given):
                 unknown.append(call)
-            known.update(id(each) for each in call.made if isinstance(each, Tensor))
+            made = [each for each in call.made if isinstance(each, Tensor)]
+            self.made += made
+            known.update(map(id, made))
         calls = tuple(map(self._applied, kept))
         self._check(unknown, kept)
         return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
-
-    def made_for(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors that were made on the way to a tensor's present value."""
-        made = (each for call in self._needed(tensor) for each in call.made)
-        return [each for each in made if isinstance(each, Tensor)]
 
     def _needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
         """The calls on which the tensor's present value depends, the last first."""
