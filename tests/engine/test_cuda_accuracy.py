@@ -12,7 +12,8 @@ left unrounded, and tensor cores then cut, gave classifier.6.bias 1.79 times eag
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -112,40 +113,74 @@ def test_float32_gradients_are_as_accurate_as_torch_eagers() -> None:
     assert_as_accurate(collected(measure))
 
 
-def torch_losses(net: nn.Module, kind: torch.dtype, x: Tensor, y: Tensor) -> list[float]:
-    """Losses of some steps of training by torch."""
-    net = eager(net, kind)
+Step = Callable[[], Tensor]  # one of training; its loss
+
+
+def torch_step(net: nn.Module, x: Tensor, y: Tensor) -> Step:
+    """A step of a network that torch trains, in its own type."""
+    kind = next(net.parameters()).dtype
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
-    losses = []
-    for _ in range(STEPS):
+
+    def step() -> Tensor:
         optimizer.zero_grad()
-        logits = net(x.to(kind))
-        loss = functional.cross_entropy(logits.to(torch.promote_types(kind, torch.float)), y)
+        loss = loss_of(net, x.to(kind), y)
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    return losses
+        return loss
+
+    return step
 
 
-def own_losses(net: nn.Module, dtype: str, x: Tensor, y: Tensor) -> list[float]:
+def loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(net(x).to(torch.promote_types(x.dtype, torch.float)), y)
+
+
+@contextmanager
+def own_step(net: nn.Module, dtype: str, x: Tensor, y: Tensor) -> Iterator[Step]:
     sgd = tvdnn.optim.SGD(lr=LR, momentum=MOMENTUM)
-    trainer = tvdnn.Trainer(copy.deepcopy(net), x, optimizer=sgd, dtype=dtype, policy="keep")
-    losses = [trainer.step(x, y).item() for _ in range(STEPS)]
+    trainer = tvdnn.Trainer(net, x, optimizer=sgd, dtype=dtype, policy="keep")
+    yield lambda: trainer.step(x, y)
     trainer.close()
-    return losses
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def losses_of(step: Step) -> list[float]:
+    return [step().item() for _ in range(STEPS)]
+
+
+def errors_at_own_weights(net: nn.Module, step: Step, x: Tensor, y: Tensor) -> list[float]:
+    """Each loss less that of float64 at the weights which the step found."""
+    errors = []
+    for _ in range(STEPS):
+        exact = loss_of(torch_layers(net).double(), x.double(), y).item()
+        errors.append(step().item() - exact)
+    return errors
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "bf16"])
 def test_losses_of_training_are_as_accurate_as_torch_eagers(dtype: str) -> None:
     errors: dict[str, list[float]] = {"ours": [], "eager": []}
     for seed in SEEDS:
         net, (x, y) = make(seed, 64, 16)
-        exact = torch_losses(net, torch.float64, x, y)
-        with torchs_precision(dtype):
-            runs = {
-                "ours": own_losses(net, dtype, x, y),
-                "eager": torch_losses(net, DTYPES[dtype], x, y),
-            }
-        for side, losses in runs.items():
-            errors[side] += [a - b for a, b in zip(losses, exact, strict=True)]
+        exact = losses_of(torch_step(eager(net, torch.float64), x, y))
+        with torchs_precision(dtype), own_step(copy.deepcopy(net), dtype, x, y) as step:
+            steps = {"ours": step, "eager": torch_step(eager(net, DTYPES[dtype]), x, y)}
+            for side, each in steps.items():
+                pairs = zip(losses_of(each), exact, strict=True)
+                errors[side] += [a - b for a, b in pairs]
+    assert pooled_rms(errors["ours"]) <= MOST * pooled_rms(errors["eager"])
+
+
+def test_float32_losses_are_as_accurate_as_torch_eagers() -> None:
+    """At the weights of each step.
+
+    In float32 chance decides how far losses get from float64's in 20 steps: 0.17 of ours and 0.06
+    of eager's, whose fifth ones in the first seed were 4.5e-5 and 9e-4 from it (H200, 2026-11-30).
+    """
+    errors: dict[str, list[float]] = {"ours": [], "eager": []}
+    for seed in SEEDS:
+        net, (x, y) = make(seed, 64, 16)
+        twin, plain = copy.deepcopy(net), eager(net, torch.float32)
+        with torchs_precision("fp32"), own_step(twin, "fp32", x, y) as step:
+            errors["ours"] += errors_at_own_weights(twin, step, x, y)
+            errors["eager"] += errors_at_own_weights(plain, torch_step(plain, x, y), x, y)
     assert pooled_rms(errors["ours"]) <= MOST * pooled_rms(errors["eager"])

@@ -22,7 +22,7 @@ from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import ASSUMED_LINKS, load
 from tvdnn.planner.ir.plan import FILE, TIERS
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.runtime import cuda_executor, file_link
+from tvdnn.runtime import file_link, segments
 from tvdnn.runtime.host_counts import FILE_LANES
 from tvdnn.runtime.lane_sync import lanes_of
 from tvdnn.units import KIB, MIB
@@ -107,7 +107,7 @@ def test_steps_under_adamw_have_keeps_bits(tmp_path: Path) -> None:
 
 
 def test_many_segments_have_keeps_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_executor, "FILE_SEGMENT_COPIES", 3)
+    monkeypatch.setattr(segments, "FILE_SEGMENT_COPIES", 3)
     check_bits(with_file(tmp_path, delay_seed=5))
 
 
