@@ -35,6 +35,7 @@ LEVELS = {
     "tvdnn.trace.source_lines": 4,
     "tvdnn.trace.refusals": 4,
     "tvdnn.trace.casts": 4,
+    "tvdnn.trace.concatenations": 5,
     "tvdnn.trace.eager_fallback": 4,
     "tvdnn.trace.modules": 5,
     "tvdnn.trace.stacks": 5,

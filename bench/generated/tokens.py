@@ -1,4 +1,4 @@
-"""Layers over last dimensions, stacked maps, slices of a Sequential, and constants of a forward."""
+"""Layers over last dimensions, stacked maps, slices of a Sequential, constants and masks."""
 
 from bench.generated.kinds import kind, sized
 from bench.generated.motifs import conv_to
@@ -36,6 +36,22 @@ CONSTANTS = (
     "{0} * torch.as_tensor(0.5) + torch.as_tensor({0})",
     "{0} * 2 if torch.jit.isinstance([{0}], list[torch.Tensor]) else {0}",
     "torch.maximum({0}, torch.zeros(1))",
+)
+JOINED = (
+    "torch.cat([{0}, torch.zeros(BATCH, 2, HEIGHT, WIDTH)], 1)",
+    "torch.cat((torch.linspace(-1, 1, WIDTH).expand(BATCH, 1, HEIGHT, WIDTH), {0}), dim=1)",
+    "torch.cat([{0}, torch.zeros_like({0}[:, :1]), {0}], -3)",
+    "torch.concat([{0}.new_ones(1, 3, HEIGHT, WIDTH).expand(BATCH, -1, -1, -1), {0}], 1)",
+    "torch.cat([{0}, torch.full((BATCH, CHANNELS, 1, WIDTH), 0.5)], 2)",
+    "torch.cat([{0} * torch.ones_like({0}), torch.full_like({0}, 0.25)], -1)",
+    "torch.cat([{0}, torch.arange(HEIGHT).view(-1, 1).repeat(BATCH, 1, 1, WIDTH)], 1)",
+)
+MASKED = (  # of all samples or none: random masks cannot be compared
+    "{0} / 1.0 * torch.floor(1.0 + torch.rand((BATCH, 1, 1, 1), device={0}.device))",
+    "{0} * {0}.new_empty((BATCH, 1, 1, 1)).bernoulli_(1.0)",
+    "torch.empty(BATCH, device={0}.device).bernoulli_(0.0).view(-1, 1, 1, 1) * {0}",
+    "{0} * (torch.rand(BATCH, 1, 1, 1, device={0}.device) < 1.0).float().div_(2.0)",
+    "{0}.mul(2.0).mul_(torch.rand(BATCH, 1, 1, 1, device={0}.device).add_(1).floor_())",
 )
 SAMPLES = (
     "{0} * torch.ones(len({0}))",
@@ -84,7 +100,37 @@ def tokens(w: Writer, x: str) -> str:
         value = w.line("{0} + {1}", value, branch) if chance(w.source, 80) else branch
     if chance(w.source, 25):
         return w.line("{0}.mean(1)", value)
+    if chance(w.source, 25):
+        return _class_token(w, value)
     return w.line(f"{{0}}.transpose(1, 2).reshape({w.shape(x)})", value)
+
+
+def _class_token(w: Writer, tokens: str) -> str:
+    """The first of the tokens, a parameter, behind a layer over all of them."""
+    size, _, c = w.shape(tokens)
+    token = w.member("token", f"nn.Parameter(torch.randn(1, 1, {c}))")
+    form = choice(w.source, (f"expand({size}, -1, -1)", f"repeat({size}, 1, 1)"))
+    value = w.line(f"torch.cat([{token}.{form}, {{0}}], dim=1)", tokens)
+    value = w.line("{0}.transpose(1, 2)", value)
+    value = w.layer("part", f"nn.Linear({w.shape(value)[2]}, 4)", value)
+    return w.line("{0}[:, :, 0]", value)
+
+
+@kind(3)
+def joined_with_constant(w: Writer, x: str) -> str:
+    """A map beside constants or a parameter, as coordinates and channels of zeros."""
+    w.at_most(x, 200)
+    if chance(w.source, 75):
+        return w.line(sized(w, x, choice(w.source, JOINED)), x)
+    batch, _, height, width = w.shape(x)
+    param = w.member("own", f"nn.Parameter(torch.randn(1, 2, {height}, {width}))")
+    return w.line(f"torch.cat([{{0}}, {param}.expand({batch}, -1, -1, -1)], 1)", x)
+
+
+@kind(1)
+def masked_samples(w: Writer, x: str) -> str:
+    """Stochastic depth by hand, which drops nothing or all."""
+    return w.line(sized(w, x, choice(w.source, MASKED)), x)
 
 
 @kind(2, "map", "line", "row")

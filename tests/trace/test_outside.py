@@ -29,6 +29,7 @@ TABLE: dict[str, Any] = {"scale": 0.5, "inner": {"scales": [1.0, 2.0]}}
 SPACE = SimpleNamespace(scale=0.5)
 CALLS = 0
 SEEN: list[int] = []
+COLLECTED: list[Tensor] = []
 CACHE: dict[int, Tensor] = {}
 DRAWS = random.Random(0)
 NUMBERS = np.random.default_rng(0)
@@ -232,6 +233,11 @@ def drawn(net: Net, h: Tensor) -> Tensor:
     return h * DRAWS.random()
 
 
+def collecting(net: Net, h: Tensor) -> Tensor:
+    COLLECTED.append(net.conv.weight)
+    return h * len(COLLECTED)
+
+
 HERE = r"at \S*test_outside.py:\d+"
 CHANGING: list[tuple[Callable[[Net, Tensor], Tensor], str]] = [
     (counting, rf"Net: forward changes the global \S*CALLS, which a step would not {HERE}"),
@@ -241,6 +247,7 @@ CHANGING: list[tuple[Callable[[Net, Tensor], Tensor], str]] = [
     (counter(), rf"changes the variable counter.<locals>.way.calls, .* {HERE}"),
     (drawn, rf"changes the global \S*DRAWS, .* {HERE}"),
     (lambda net, h: h * NUMBERS.random(), r"changes the global \S*NUMBERS"),
+    (collecting, rf"changes the global \S*COLLECTED, .* {HERE}"),
 ]
 
 

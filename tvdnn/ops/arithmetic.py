@@ -69,6 +69,7 @@ AFFINE = Operator(
     row_tiles=tiles_by_pixel,
     functions=dict.fromkeys(("neg", "negative", "operator.neg"), neg),
     keeps_axes=True,
+    skippable=True,
 )
 ADD = Operator(
     "add",

@@ -12,6 +12,7 @@ from .traced_op import (
     UNNAMED,
     PerSampleError,
     Shape,
+    Source,
     TracedOp,
     UnsupportedCallError,
     axes_of,
@@ -182,7 +183,7 @@ def _is_by_channel(maps: Node, param: Node) -> bool:
     return known and padded == tuple(wanted)
 
 
-def affine(x: Node, scale: float, shift: float = 0) -> TracedOp:
+def affine(x: Source, scale: float, shift: float = 0) -> TracedOp:
     return TracedOp("affine", (x,), (), {"scale": float(scale), "shift": float(shift)})
 
 

@@ -1,13 +1,25 @@
 """dropout of elements and of parts: masks come from seed and place, and are never stored."""
 
+from math import isclose
 from typing import Any
 
 from torch.fx import Node
 
+from .arithmetic_translator import affine
 from .operator import Launch, Operator
 from .passes import forward, grad_in_place
 from .row_tiles import tiles_by_pixel
-from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
+from .traced_op import (
+    Shape,
+    Source,
+    TracedOp,
+    UnsupportedCallError,
+    axes_of,
+    call_behind,
+    inner,
+)
+
+SAME = 1e-6  # relative difference of two factors that are one but for rounding
 
 
 def dropout(
@@ -28,11 +40,27 @@ def dropout2d(
     return TracedOp("dropout_parts", (x,), (), _blocks("channel", p, out[1]))
 
 
-def stochastic_depth(out: Shape, x: Node, p: float, mode: str, training: bool = True) -> TracedOp:
+def stochastic_depth(out: Shape, x: Source, p: float, mode: str, training: bool = True) -> TracedOp:
     if not training or p == 0:
         return TracedOp("view", (x,))
     channels = out[axes_of(x).index(len(out) - 1)]
     return TracedOp("dropout_parts", (x,), (), _blocks(mode, p, channels), axes_of(x))
+
+
+def masked(out: Shape, x: Source, keep: float, value: float) -> TracedOp:
+    """A map times `value` for a share `keep` of the samples, and times zero for the others.
+
+    Where the map is a multiple of another one, by which the mean stays as it is, that is read.
+    """
+    scale, call = keep * value, call_behind(x)
+    if call is not None and call.kind == "affine" and not call.attrs["shift"]:
+        (source,) = call.inputs
+        if isclose(scale * call.attrs["scale"], 1, rel_tol=SAME):
+            x, scale = source, 1.0
+    if keep == 1:
+        return affine(x, scale)
+    dropped = stochastic_depth(out, x, 1 - keep, "row")
+    return dropped if isclose(scale, 1, rel_tol=SAME) else affine(inner(dropped, out), scale)
 
 
 def _blocks(part: str, p: float, channels: int) -> dict[str, Any]:
@@ -72,5 +100,6 @@ DROPOUT_BLOCKS = Operator(
     in_place=True,
     functions={"dropout2d": dropout2d, "stochastic_depth": stochastic_depth},
     modules=("Dropout2d", "StochasticDepth"),
+    takes_rows=True,
     draws=True,
 )

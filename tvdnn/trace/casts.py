@@ -5,18 +5,30 @@ them. Traced maps are float32. A cast to float32 is the map itself, as in torch.
 floating-point type is a map of its own. A cast to integers is refused.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
+
+LIKE: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
+    torch.empty_like: torch.empty,
+    torch.full_like: torch.full,
+    torch.ones_like: torch.ones,
+    torch.zeros_like: torch.zeros,
+}
 
 
 class Casts:
     """The methods of a proxy that cast a map, move it to a device, or make a constant beside it."""
 
     tracer: Any
+    shape: Any
     dtype: Any
     device: Any
+
+    def new_empty(self, *size: Any, **form: Any) -> Any:
+        return torch.empty(*size, **self._type_and_device(form))
 
     def new_ones(self, *size: Any, **form: Any) -> Any:
         return torch.ones(*size, **self._type_and_device(form))
@@ -26,6 +38,12 @@ class Casts:
 
     def new_full(self, size: Any, fill_value: Any, **form: Any) -> Any:
         return torch.full(size, fill_value, **self._type_and_device(form))
+
+    def constant_like(self, function: Callable[..., Any], *values: Any, **form: Any) -> Any:
+        """A constant of the map's shape, as one of `LIKE` makes it."""
+        form.pop("memory_format", None)
+        called = self.tracer.side_effects.called
+        return called(LIKE[function], self.shape, *values, **self._type_and_device(form))
 
     def _type_and_device(self, form: dict[str, Any]) -> dict[str, Any]:
         given = {name: each for name, each in form.items() if each is not None}

@@ -7,7 +7,8 @@ from torch import Tensor, fx
 from torch.fx.proxy import TraceError
 
 from ..ops.decompositions import DECOMPOSITIONS
-from .casts import Casts
+from .casts import LIKE, Casts
+from .concatenations import CONCATENATIONS, concatenated
 from .proxy_attributes import InPlaceOperators, hide
 from .stacks import FOLDS, folded
 
@@ -41,6 +42,12 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
             total = folded(FOLDS[orig_method], args[0], args[1:], kwargs or {})
             if total is not None:
                 return total
+        if orig_method in LIKE and args and isinstance(args[0], cls):
+            return args[0].constant_like(orig_method, *args[1:], **(kwargs or {}))
+        if orig_method in CONCATENATIONS:
+            joined = concatenated(args or (), kwargs or {})
+            if joined is not None:
+                return joined
         if orig_method is torch.repeat_interleave and not _is_plain_repeat(
             *(args or ()), **(kwargs or {})
         ):

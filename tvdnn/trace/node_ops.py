@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError
+from ..ops.arithmetic_translator import mul
+from ..ops.dropout import masked
+from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError, shape_of
 from ..ops.translate import takes_apart, torch_name, translated, translator_of
 from .eager_fallback import eager_call
 from .meta_values import MetaValues
@@ -36,6 +38,7 @@ class NodeOps:
             create_node,
             eager_paths,
         )
+        self._drawn: set[int] = set()  # ids of the calls that have drawn masks
 
     def of(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
         """The op that a node stands for; None for a node that is no op.
@@ -56,7 +59,7 @@ class NodeOps:
             return None
         unknown = [each for each in node.all_input_nodes if each.meta.get("unknown")]
         if unknown:
-            raise UnsupportedCallError(f"{torch_name(node)} of {unknown[0].meta['unknown']}")
+            return self._masked(node, unknown[0])
         if node.op == "call_module" and self._call.path_now() in self._eager_paths:
             return self._eager_call(node)
         if node.op == "call_module":
@@ -88,6 +91,22 @@ class NodeOps:
             if not views or not all(map(recorded.computes, views)):
                 raise
         return translated(node, translator)
+
+    def _masked(self, node: fx.Node, operand: fx.Node) -> TracedOp:
+        """The op of a map times a mask of samples that the forward draws. Raises for other calls.
+
+        One op draws a mask: a second one would draw another.
+        """
+        mask, maps = operand.meta.get("mask"), [x for x in node.all_input_nodes if x is not operand]
+        shape, out = (tuple(each.meta["value"].shape) for each in (operand, node))
+        of_samples = shape == (*out[:1], *(1,) * (len(out) - 1)) and len(out) > 1
+        is_product = translator_of(node) is mul and len(maps) == 1 and not node.kwargs
+        if mask is None or not (of_samples and is_product and shape_of(maps[0]) == out):
+            raise UnsupportedCallError(f"{torch_name(node)} of {operand.meta['unknown']}")
+        if id(mask.draw) in self._drawn:
+            raise UnsupportedCallError(f"{torch_name(node)} by a mask of which another call reads")
+        self._drawn.add(id(mask.draw))
+        return masked(out, maps[0], mask.keep, mask.value)
 
     def _counted(self, call: TracedOp) -> TracedOp:
         """A normalization's call with the counter of batches that the module increased itself."""

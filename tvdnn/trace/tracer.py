@@ -277,14 +277,16 @@ class MetaTracer(fx.Tracer):
 
     def _read_of_other(self, a: Tensor) -> fx.Node:
         """A node that reads a tensor which is neither a parameter nor a buffer."""
+        recorded = self.side_effects.recorded
+        name, unknown, mask = None, None, None
         try:
-            name, unknown = self.side_effects.recorded.name_of(a), None
+            name = recorded.name_of(a)
         except NoFormulaError as reason:
-            name, unknown = None, str(reason)
+            unknown, mask = str(reason), recorded.mask_of(a)
         if name is None:
             self.call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", a.to("meta"))
         node = self.create_node("get_attr", name or f"{UNNAMED}{id(a)}", (), {})
-        node.meta["computed"], node.meta["unknown"] = name is not None, unknown
+        node.meta |= {"computed": name is not None, "unknown": unknown, "mask": mask}
         return node
 
     def create_node(

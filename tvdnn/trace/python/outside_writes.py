@@ -17,8 +17,8 @@ from .reached_functions import codes_of
 class OutsideChanges:
     """A context for the trace of a forward of `net`; `found` are the names of its changes.
 
-    On leaving, all values are as on entering. In containers only numbers, texts and tuples of them
-    count as changed: other items are caches.
+    On leaving, all values are as on entering. In containers the length of a list counts as changed,
+    and numbers, texts and tuples of them: other items are caches.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -64,7 +64,8 @@ class OutsideChanges:
             if len(now) == len(before) and all(map(_is_same, now, before)):
                 continue
             container.put_back(before)
-            if [*filter(_is_plain, now)] != [*filter(_is_plain, before)]:
+            grown = isinstance(container.child, list) and len(now) != len(before)
+            if grown or [*filter(_is_plain, now)] != [*filter(_is_plain, before)]:
                 yield container.name
 
     def _generators_that_drew(self) -> Iterator[str]:

@@ -78,8 +78,12 @@ class SideEffects(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.call.evaluating or takes_maps((args, kwargs)):
             return func(*args, **kwargs)
-        run = partial(answer, func, args, kwargs, self.call.device)
-        return self.noted(run, func, args, kwargs)
+        return self.called(func, *args, **kwargs)
+
+    def called(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """The result of a call that the tracer makes in the place of one of the network's."""
+        run = partial(answer, function, args, kwargs, self.call.device)
+        return self.noted(run, function, args, kwargs)
 
     def noted(
         self, run: Callable[[], Any], function: Any, args: tuple[Any, ...], kwargs: Any

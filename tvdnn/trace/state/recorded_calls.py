@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from ..source_lines import FOREIGN, location_text, source_location
 from .constants import are_held, same_bits
+from .drawn_masks import Mask, mask_of
 from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
 from .functionalize import storage_of, version_of
 from .meta_copies import MetaCopies
@@ -118,13 +119,52 @@ class RecordedCalls:
         if formula.names:
             return False
         value = self._evaluated(lambda: formula({}, torch.device("cpu")))
-        if not self._evaluated(lambda: same_bits(value, value[:1].expand_as(value))):
+        if not self._is_repeated(value):
             return False
         name = f"{constant.target} of one sample"
         self.formulas[name] = formula.narrowed()
         self.values[name] = self._evaluated(lambda: _on_meta(value[:1], formula))
         constant.target, constant.meta["value"] = name, self.values[name]
         return True
+
+    def is_one_sample(self, tensor: Tensor) -> bool:
+        """Whether all elements along a tensor's first dimension are alike, whatever it reads."""
+        if len(tensor) == 1 or tensor.stride(0) == 0:
+            return True
+        maker = next((c for c in self._calls if any(each is tensor for each in c.made)), None)
+        if maker is not None and maker.name == "repeat" and not self._writes[storage_of(tensor)]:
+            source = maker.given[0]
+            if source.dim() == tensor.dim() and len(source) == 1:
+                return True
+        value = self._constant_of(tensor)
+        return value is not None and self._is_repeated(value)
+
+    def _is_repeated(self, value: Tensor) -> bool:
+        return bool(self._evaluated(lambda: same_bits(value, value[:1].expand_as(value))))
+
+    def is_zero(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a constant of zeros."""
+        value = self._constant_of(tensor)
+        return value is not None and self._evaluated(lambda: not value.any())
+
+    def _constant_of(self, tensor: Tensor) -> Tensor | None:
+        """The values of a constant; None for another tensor."""
+        try:
+            name = self.name_of(tensor)
+        except NoFormulaError:
+            return None
+        formula = self.formulas.get(name or "")
+        if formula is None or formula.names:
+            return None
+        value: Tensor = self._evaluated(lambda: formula({}, torch.device("cpu")))
+        return value
+
+    def mask_of(self, tensor: Tensor) -> Mask | None:
+        """The mask of samples that a forward has drawn; None for another tensor."""
+        if not self.made(tensor):
+            return None
+        formulas = _Formulas(self._copies, self._calls, self._device)
+        return mask_of([*formulas.needed(tensor)][::-1])
 
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
@@ -152,7 +192,7 @@ class _Formulas:
 
     def of(self, tensor: Tensor) -> Formula:
         """The formula of a tensor's present value."""
-        kept = list(self._needed(tensor))[::-1]
+        kept = list(self.needed(tensor))[::-1]
         known: set[int] = set()
         unknown: list[RecordedCall] = []
         for call in kept:
@@ -165,7 +205,7 @@ class _Formulas:
         self._check(unknown, kept)
         return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
 
-    def _needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
+    def needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
         """The calls on which the tensor's present value depends, the last first."""
         ids, storages = {id(tensor)}, {storage_of(tensor)} - self._module_storages
         for call in reversed(self._calls):

@@ -1,0 +1,143 @@
+"""Masks that a forward draws by torch's functions: a number for each sample, or zero.
+
+Stochastic depth is written so by hand in many networks:
+
+    mask = torch.floor(keep + torch.rand(len(x), 1, 1, 1))
+    mask = torch.empty(len(x), 1, 1, 1).bernoulli_(keep).div_(keep)
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from numbers import Number
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from .recorded_call import RecordedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A tensor on the way to a mask: independent numbers, evenly from `shift` to `shift + 1`."""
+
+    draw: RecordedCall
+    shift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Independent numbers: `value` with probability `keep`, else zero."""
+
+    draw: RecordedCall
+    keep: float
+    value: float = 1.0
+
+
+State = Drawn | Mask | None
+Rule = Callable[..., State]  # (state, *numbers)
+
+BLANK: Final = frozenset({"empty", "zeros", "ones", "full"})
+SAME_ORDER: Final = frozenset({"view", "reshape", "unsqueeze", "clone", "contiguous", "detach"})
+CASTS: Final = frozenset({"to", "type", "float"})
+
+
+def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
+    """The mask that is the result of calls, each on the result of that before; None of others."""
+    state: State = None
+    now: Tensor | None = None
+    for call in calls:
+        tensors = [each for each in call.given if isinstance(each, Tensor)]
+        (args, kwargs), (made, *more) = call.arguments, call.made
+        if more or len(tensors) != (now is not None) or any(each is not now for each in tensors):
+            return None
+        if now is None:
+            state = Drawn(call) if call.name == "rand" and _is_plain(args, kwargs) else None
+            known = state is not None or call.name in BLANK
+        else:
+            state = _next(state, call, args, kwargs)
+            known = state is not None and made.numel() == now.numel()
+        if not known:
+            return None
+        now = made
+    return state if isinstance(state, Mask) and 0 <= state.keep <= 1 else None
+
+
+def _next(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str, Any]) -> State:
+    """What a call makes of a tensor, its first argument."""
+    name = call.name.strip("_")
+    if name in ("bernoulli", "uniform"):
+        return _drawn_in_place(call, args[1:], kwargs)
+    if name in SAME_ORDER:
+        return state
+    if name in CASTS:
+        return state if _is_to_floating_point(args[1:], kwargs) else None
+    rule = _RULES.get(name)
+    numbers = [each for each in args if not isinstance(each, Tensor)]
+    if rule is None or kwargs or not all(_is_number(each) for each in numbers):
+        return None
+    return rule(state, *numbers) if len(numbers) == _NUMBERS[name] else None
+
+
+def _drawn_in_place(call: RecordedCall, given: Any, kwargs: Mapping[str, Any]) -> State:
+    """bernoulli_(keep) and uniform_(), which write over a whole tensor."""
+    if kwargs or not all(_is_number(each) for each in given):
+        return None
+    if call.name == "bernoulli_":
+        (keep,) = given or (0.5,)
+        return Mask(call, float(keep))
+    return Drawn(call) if call.name == "uniform_" and tuple(given) in ((), (0, 1)) else None
+
+
+def _is_plain(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether numbers are drawn by torch's own generator."""
+    return all(kwargs.get(name) is None for name in ("generator", "out", "names"))
+
+
+def _is_to_floating_point(given: Any, kwargs: Mapping[str, Any]) -> bool:
+    values = [*given, *kwargs.values()]
+    dtypes = [each for each in values if isinstance(each, torch.dtype)]
+    known = (torch.dtype, torch.device, str, bool, type(None))
+    return all(isinstance(each, known) for each in values) and all(
+        each.is_floating_point for each in dtypes
+    )
+
+
+def _is_number(each: Any) -> bool:
+    return isinstance(each, Number) and not isinstance(each, (bool, complex))
+
+
+def _shifted(state: State, number: float) -> State:
+    return replace(state, shift=state.shift + number) if isinstance(state, Drawn) else None
+
+
+def _floored(state: State) -> State:
+    fits = isinstance(state, Drawn) and 0 <= state.shift <= 1
+    return Mask(state.draw, state.shift) if fits else None  # type: ignore[union-attr]
+
+
+def _below(state: State, number: float) -> State:
+    return Mask(state.draw, number - state.shift) if isinstance(state, Drawn) else None
+
+
+def _above(state: State, number: float) -> State:
+    return Mask(state.draw, 1 - number + state.shift) if isinstance(state, Drawn) else None
+
+
+def _multiplied(state: State, number: float) -> State:
+    return replace(state, value=state.value * number) if isinstance(state, Mask) else None
+
+
+def _divided(state: State, number: float) -> State:
+    return _multiplied(state, 1 / number) if number else None
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(("add", "radd", "iadd"), _shifted),
+    "floor": _floored,
+    **dict.fromkeys(("lt", "le"), _below),
+    **dict.fromkeys(("gt", "ge"), _above),
+    **dict.fromkeys(("mul", "rmul", "imul", "multiply"), _multiplied),
+    **dict.fromkeys(("div", "truediv", "itruediv", "divide", "true_divide"), _divided),
+}
+_NUMBERS: Final = {name: int(rule is not _floored) for name, rule in _RULES.items()}
