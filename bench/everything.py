@@ -5,9 +5,10 @@
     python -m bench.everything -o FOLDER --seconds 590
 
 A file of FOLDER is there once all commands behind it have ended well, with the rows of each in
-their order; what is there is not made again. With `--seconds` the command ends in time, and another
-makes what is left. What a command prints is beside them. Jobs take turns at being timed
-(bench.training). Those that take most of the host wait until all others have ended.
+their order, and with torch's of `--before` where those were faster (bench.kept_peers). What is
+there is not made again. With `--seconds` the command ends in time, and another makes what is left.
+What a command prints is beside them. Jobs take turns at being timed (bench.training). Those that
+take most of the host wait until all others have ended.
 """
 
 import json
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 
 from bench.command_line import parser_of
+from bench.kept_peers import with_faster_peers
 
 EAGER = "--eager-only --parts"
 OURS = "--no-peers --inside"
@@ -89,6 +91,7 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
         f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 60 {OURS} 24"
     ],
 }
+RESULTS = Path(__file__).parent / "results"
 LIMIT_S = 900  # of a command: three times what the longest takes
 ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 60 GiB of host memory
 
@@ -98,6 +101,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[*JOBS], metavar="FILE")
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
     parser.add_argument("--seconds", type=float, default=inf, help="after which the command ends")
+    parser.add_argument("--before", type=Path, default=RESULTS, help="folder of earlier results")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     end_s = monotonic() + options.seconds
@@ -107,23 +111,25 @@ def main() -> None:
     due = [name for name in options.only if not _file(options.output, name).exists()]
     beside = [name for name in due if name not in ALONE]
     alone = [name for name in due if name in ALONE]
-    _work_off(beside, options.gpus, options.output, end_s)
-    _work_off(alone, 1, options.output, end_s)
+    _work_off(beside, options.gpus, options.output, options.before, end_s)
+    _work_off(alone, 1, options.output, options.before, end_s)
     missing = [name for name in due if not _file(options.output, name).exists()]
     sys.exit(f"without results: {', '.join(missing)}" if missing else 0)
 
 
-def _work_off(names: Sequence[str], gpus: int, folder: Path, end_s: float) -> None:
+def _work_off(names: Sequence[str], gpus: int, folder: Path, before: Path, end_s: float) -> None:
     """Run the commands of these files on a number of GPUs, until `end_s` by `monotonic`."""
     left: Queue[tuple[str, int]] = Queue()
     for name in names:
         for number in reversed(range(len(JOBS[name]))):
             left.put((name, number))
     with ThreadPoolExecutor(gpus) as pool:
-        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder, end_s), range(gpus)))
+        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder, before, end_s), range(gpus)))
 
 
-def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, end_s: float) -> None:
+def _work(
+    left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, before: Path, end_s: float
+) -> None:
     """Run commands on one GPU, with its share of the cores, while there are any left and time."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[gpu::gpus]))
     while monotonic() < end_s:
@@ -134,7 +140,7 @@ def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, end_s
         part = _file(folder, f"{name}.{number}")
         if not part.exists():
             _run(name, number, part, gpu, cores, end_s)
-        join(folder, name)
+        join(folder, name, before)
 
 
 def _run(name: str, number: int, part: Path, gpu: int, cores: str, end_s: float) -> None:
@@ -162,8 +168,11 @@ def _run(name: str, number: int, part: Path, gpu: int, cores: str, end_s: float)
     print(f"{name}.{number} {code} {monotonic() - begin:.0f}s", flush=True)
 
 
-def join(folder: Path, name: str) -> None:
-    """Write the file of all rows, each with its commit, once its parts are there."""
+def join(folder: Path, name: str, before: Path) -> None:
+    """Write the file of all rows, each with its commit, once its parts are there.
+
+    Torch's rows are those of the folder `before` where they were faster.
+    """
     parts = [_file(folder, f"{name}.{number}") for number in range(len(JOBS[name]))]
     if all(part.exists() for part in parts):
         documents = [json.loads(part.read_text()) for part in parts]
@@ -174,8 +183,10 @@ def join(folder: Path, name: str) -> None:
         ]
         for row in rows:
             compare_with_keep(row, rows)
-        text = json.dumps(documents[0] | {"rows": rows}, indent=1) + "\n"
-        _file(folder, name).write_text(text)
+        document, known = documents[0] | {"rows": rows}, _file(before, name)
+        if known.exists():
+            document = with_faster_peers(document, json.loads(known.read_text()))
+        _file(folder, name).write_text(json.dumps(document, indent=1) + "\n")
 
 
 def compare_with_keep(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:

@@ -237,13 +237,13 @@ def test_every_result_of_a_gpu_can_be_made_again() -> None:
 def test_a_file_has_the_rows_of_all_its_commands(tmp_path: Path) -> None:
     count = len(everything.JOBS["accuracy_bf16"])
     for number in reversed(range(count)):
-        everything.join(tmp_path, "accuracy_bf16")
+        everything.join(tmp_path, "accuracy_bf16", tmp_path / "none")
         assert not (tmp_path / "accuracy_bf16.json").exists()
         rows = [{"part": number}] * (1 + number)
         document = {"title": "errors", "environment": {"commit": f"c{number}"}, "rows": rows}
         text = json.dumps(document)
         (tmp_path / f"accuracy_bf16.{number}.json").write_text(text)
-    everything.join(tmp_path, "accuracy_bf16")
+    everything.join(tmp_path, "accuracy_bf16", tmp_path / "none")
     document = json.loads((tmp_path / "accuracy_bf16.json").read_text())
     assert document["title"] == "errors"
     assert [row["part"] for row in document["rows"]] == [0, 1, 1, 2, 2, 2]
