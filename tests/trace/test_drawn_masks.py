@@ -154,6 +154,8 @@ REFUSED: list[tuple[Way, str]] = [
     (lambda x: x * (1 - torch.floor(KEEP + drawn(x))), DRAWS),
     (lambda x: x * torch.floor(KEEP + drawn(x)).square_().mul_(drawn(x)), DRAWS),
     (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), DRAWS),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), DRAWS),
+    (lambda x: x * torch.div(1, torch.floor(KEEP + drawn(x))), DRAWS),
     (lambda x: x * torch.empty(6, 1, 1, 1, device=x.device).normal_().add_(1).floor_(), DRAWS),
 ]
 

@@ -39,6 +39,7 @@ Rule = Callable[..., State]  # (state, *numbers)
 
 BLANK: Final = frozenset({"empty", "zeros", "ones", "full"})
 SAME_ORDER: Final = frozenset({"view", "reshape", "unsqueeze", "clone", "contiguous", "detach"})
+SIZES: Final = (int, torch.Size, torch.memory_format)
 CASTS: Final = frozenset({"to", "type", "float"})
 
 
@@ -65,15 +66,17 @@ def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
 
 def _next(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str, Any]) -> State:
     """What a call makes of a tensor, its first argument."""
-    name = call.name.strip("_")
+    name, numbers = call.name.strip("_"), args[1:]
+    if not args or not isinstance(args[0], Tensor):  # as in torch.div(1, mask)
+        return None
     if name in ("bernoulli", "uniform"):
-        return _drawn_in_place(call, args[1:], kwargs)
+        return _drawn_in_place(call, numbers, kwargs)
     if name in SAME_ORDER:
-        return state
+        others = (each for each in call.given if not isinstance(each, Tensor))
+        return state if all(isinstance(each, SIZES) for each in others) else None
     if name in CASTS:
-        return state if _is_to_floating_point(args[1:], kwargs) else None
+        return state if _is_to_floating_point(numbers, kwargs) else None
     rule = _RULES.get(name)
-    numbers = [each for each in args if not isinstance(each, Tensor)]
     if rule is None or kwargs or not all(_is_number(each) for each in numbers):
         return None
     return rule(state, *numbers) if len(numbers) == _NUMBERS[name] else None
@@ -97,7 +100,7 @@ def _is_plain(args: Any, kwargs: Mapping[str, Any]) -> bool:
 def _is_to_floating_point(given: Any, kwargs: Mapping[str, Any]) -> bool:
     values = [*given, *kwargs.values()]
     dtypes = [each for each in values if isinstance(each, torch.dtype)]
-    known = (torch.dtype, torch.device, str, bool, type(None))
+    known = (torch.dtype, torch.device, bool, type(None))
     return all(isinstance(each, known) for each in values) and all(
         each.is_floating_point for each in dtypes
     )
