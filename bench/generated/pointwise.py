@@ -162,6 +162,20 @@ def sum_with_product(w: Writer, x: str) -> str:
     return _like(w, choice(w.source, texts), x, w.pick(w.alike(x)))
 
 
+@kind(2)
+def likeness(w: Writer, x: str) -> str:
+    """How near two maps are to each other, by channels, pixels or rows."""
+    texts = (
+        "F.cosine_similarity({0}, {1}, eps=0.1).unsqueeze(1)",
+        "torch.cosine_similarity({0}, {1}, dim=2, eps=0.1)",
+        "nn.CosineSimilarity(-1, 0.1)({0}, {1})",
+        "F.pairwise_distance({0}, {1}, eps=0.5)",
+        "nn.PairwiseDistance(keepdim=True)({0}, {1})",
+        "torch.pairwise_distance({0}.mean((2, 3)), {1}.amax((2, 3)), keepdim=True)",
+    )
+    return w.line(choice(w.source, texts), x, w.line("torch.tanh({0})", x))
+
+
 @kind(2, *ANY)
 def with_itself(w: Writer, x: str) -> str:
     return _like(w, choice(w.source, (*SUMS[:1], *SUMS[3:4], *PRODUCTS)), x, x)

@@ -115,6 +115,6 @@ MULTIPLY = Operator(
     functions=dict.fromkeys(("mul", "multiply", "operator.mul"), mul)
     | dict.fromkeys(("div", "divide", "true_divide", "operator.truediv"), div)
     | {name: partial(broadcast, name) for name in ("maximum", "minimum")},
-    modules=("GLU",),
+    modules=("GLU", "CosineSimilarity"),
     keeps_axes=True,
 )

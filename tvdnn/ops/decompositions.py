@@ -22,6 +22,22 @@ def normalize(
     return torch.div(input, norms.clamp_min(eps))
 
 
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Norms are at least `eps`, and have a gradient where they are smaller, too, as torch's."""
+
+    def of_length_one(x: Tensor) -> Tensor:
+        norms = torch.norm(x, 2, dim, keepdim=True)
+        return x / (norms + (norms.clamp_min(eps) - norms).detach())
+
+    return torch.sum(of_length_one(x1) * of_length_one(x2), dim)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    return torch.norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
+
+
 def addcmul(
     input: Tensor,  # noqa: A002 (torch's name)
     tensor1: Tensor,
@@ -134,6 +150,8 @@ def repeat_interleave(
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     functional.glu: glu,
     functional.normalize: normalize,
+    torch.cosine_similarity: cosine_similarity,
+    torch.pairwise_distance: pairwise_distance,
     torch.addcmul: addcmul,
     torch.rsub: rsub,
     torch.lerp: lerp,

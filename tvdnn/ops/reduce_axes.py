@@ -182,6 +182,7 @@ REDUCE_AXES = Operator(
         **dict.fromkeys(("var_mean", "std_mean"), several),
         **dict.fromkeys(("norm", "linalg.vector_norm"), norm),
     },
+    modules=("PairwiseDistance",),
     takes_rows=True,
 )
 EXPAND = REDUCE_AXES.untraced(
