@@ -26,7 +26,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """Norms are at least `eps`, and have a gradient where they are smaller, too, as torch's."""
 
     def of_length_one(x: Tensor) -> Tensor:
-        norms = torch.norm(x, 2, dim, keepdim=True)
+        norms: Tensor = torch.norm(x, 2, dim, keepdim=True)
         return x / (norms + (norms.clamp_min(eps) - norms).detach())
 
     return torch.sum(of_length_one(x1) * of_length_one(x2), dim)
@@ -35,7 +35,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    return torch.norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
+    distances: Tensor = torch.norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
+    return distances
 
 
 def addcmul(
