@@ -22,14 +22,14 @@ def with_faster_peers(document: Row, before: Row) -> dict[str, Any]:
     rows = [_faster(row, before["rows"]) for row in document["rows"]]
     keep = next((row["step_s"] for row in rows if row.get("policy") == "keep"), None)
     for row in rows:
-        if _is_torchs(row) and keep and "slowdown" in row:
+        if _is_torchs(row) and keep and row.get("slowdown"):
             row["slowdown"] = row["step_s"] / keep
     return {**document, "rows": rows}
 
 
 def _faster(row: Row, before: Sequence[Row]) -> dict[str, Any]:
     """The row, or one of the same case whose step took clearly less time."""
-    if not _is_torchs(row):
+    if not _is_torchs(row) or not row.get("step_s"):
         return dict(row)
     alike = [
         each

@@ -71,6 +71,11 @@ def test_rows_of_torch_that_were_faster_are_kept(before: dict[str, float], eager
     assert keep["step_s"] == 2.0
 
 
+def test_rows_without_a_time_stay() -> None:
+    failed = {"environment": {}, "rows": [{"policy": "torch eager", "step_s": None}]}
+    assert with_faster_peers(failed, {"environment": {}, "rows": []}) == failed
+
+
 def test_rows_of_another_version_are_not_kept() -> None:
     document = with_faster_peers(
         results("2.12", torch_eager=6.0, keep=2.0), results("2.11", torch_eager=5.0, keep=1.0)

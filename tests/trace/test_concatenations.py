@@ -13,6 +13,7 @@ from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.trace.trace import trace
 
 SHAPE = (3, 4, 5, 6)
+KINDS = (torch.float16, torch.bfloat16, torch.int64, torch.float64)
 Way = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -44,6 +45,17 @@ def written_between(net: nn.Module, x: Tensor) -> Tensor:
     return before + torch.cat([x, constant.fill_(0.5)], 1)
 
 
+def beside_empty(net: nn.Module, x: Tensor) -> Tensor:
+    """A result of its own, also where nothing is joined to a map."""
+    same, legacy = (
+        torch.cat([x, x.new_zeros(len(x), 0, 5, 6)], 1),
+        torch.cat([torch.tensor([]), x], 1),
+    )
+    x.mul_(3)
+    legacy.add_(1)
+    return x * 2 + same * legacy
+
+
 def without_gradient(net: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad():
         own = net.own * 2
@@ -56,6 +68,13 @@ WAYS: dict[str, Way] = {
     "around": around,
     "written between": written_between,
     "without gradient": without_gradient,
+    "beside empty": beside_empty,
+    "of several types": lambda net, x: torch.cat(
+        [x, *(torch.full((3, 1, 5, 6), 2049, dtype=kind) for kind in KINDS)], 1
+    ),
+    "ones that require a gradient": lambda net, x: torch.cat(
+        [x * torch.ones_like(x, requires_grad=True), torch.ones(3, 1, 5, 6, requires_grad=True)], 1
+    ),
     "columns": lambda net, x: torch.cat(
         [x.new_full((1, 4, 5, 2), 0.5).expand(3, -1, -1, -1), x], -1
     ),
@@ -102,12 +121,38 @@ def written(net: nn.Module, x: Tensor) -> Tensor:
     return own
 
 
-def through_data(net: nn.Module, x: Tensor) -> Tensor:
-    constant = torch.zeros(3, 2, 5, 6)
-    constant.numpy()[:] = 1
+def through_numpy(net: nn.Module, x: Tensor) -> Tensor:
+    constant = torch.zeros(1, 2, 5, 6).repeat(3, 1, 1, 1)
+    constant.numpy()[1:] = 1
     return constant
 
 
+def through_data(net: nn.Module, x: Tensor) -> Tensor:
+    own = net.own.repeat(3, 1, 1, 1)
+    own.data = (net.own * torch.arange(3.0).view(3, 1, 1, 1)).data
+    return own
+
+
+def through_storage(net: nn.Module, x: Tensor) -> Tensor:
+    own = net.own.detach().repeat(3, 1, 1, 1)
+    return own.set_(own.untyped_storage(), 0, (3, 2, 5, 6), (60, 1, 12, 2))
+
+
+class Writes(torch.autograd.Function):
+    @staticmethod
+    def forward(context: object) -> Tensor:
+        WRITTEN[0][1:] = 5
+        return torch.zeros(1)
+
+
+def through_a_function(net: nn.Module, x: Tensor) -> Tensor:
+    WRITTEN[0] = own = net.own.detach().repeat(3, 1, 1, 1)
+    Writes.apply()
+    del WRITTEN[0]
+    return own
+
+
+WRITTEN: dict[int, Tensor] = {}
 HELD: list[Tensor] = [torch.ones(1, 2, 5, 6)]
 
 
@@ -116,7 +161,11 @@ HELD: list[Tensor] = [torch.ones(1, 2, 5, 6)]
     [
         (samples, "cat of a tensor that does not come from the inputs at"),
         (written, "cat of a tensor that does not come from the inputs at"),
-        (through_data, "a constant that something else than torch's calls has written"),
+        (through_numpy, "a constant that something else than torch's calls has written"),
+        (through_data, "cat of a tensor that does not come from the inputs at"),
+        (through_storage, "cat of a tensor that does not come from the inputs at"),
+        (through_a_function, "cat of a tensor that does not come from the inputs at"),
+        (lambda net, x: 1j * torch.ones(3, 2, 5, 6), "cat"),
         (lambda net, x: torch.rand(1, 2, 5, 6).expand(3, -1, -1, -1), "draws random numbers"),
         (lambda net, x: HELD[0].expand(3, -1, -1, -1), "register it as a buffer"),
     ],

@@ -142,8 +142,8 @@ def written(x: Tensor) -> Tensor:
 
 DRAWS = "whose computation draws random numbers"
 REFUSED: list[tuple[Way, str]] = [
-    (both, "by a mask of which another call reads"),
-    (of_one_draw, "by a mask of which another call reads"),
+    (both, "by a mask that another product reads already"),
+    (of_one_draw, "by a mask that another product reads already"),
     (through_a_view, DRAWS),
     (written, DRAWS),
     (lambda x: x * torch.floor(KEEP + drawn(x, 1, 1, 1, 1)).expand(6, 1, 1, 1), DRAWS),
@@ -155,6 +155,8 @@ REFUSED: list[tuple[Way, str]] = [
     (lambda x: x * torch.floor(KEEP + drawn(x)).square_().mul_(drawn(x)), DRAWS),
     (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), DRAWS),
     (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), DRAWS),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).half().mul(1e5), DRAWS),
+    (lambda x: x * torch.empty(6, 1, 1, 1, dtype=torch.int8, device=x.device).bernoulli_(), DRAWS),
     (lambda x: x * torch.div(1, torch.floor(KEEP + drawn(x))), DRAWS),
     (lambda x: x * torch.empty(6, 1, 1, 1, device=x.device).normal_().add_(1).floor_(), DRAWS),
 ]
@@ -163,6 +165,60 @@ REFUSED: list[tuple[Way, str]] = [
 @pytest.mark.parametrize(("way", "message"), REFUSED)
 def test_other_draws_are_refused(way: Way, message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
+        traced(way)
+
+
+CACHE: dict[str, Tensor] = {}
+
+
+def cached(x: Tensor) -> Tensor:
+    if "mask" not in CACHE:
+        CACHE["mask"] = torch.floor(KEEP + drawn(x))
+    return x * CACHE["mask"]
+
+
+def cached_draw(x: Tensor) -> Tensor:
+    return x * torch.floor(KEEP + CACHE.setdefault("draw", drawn(x)))
+
+
+@pytest.mark.parametrize("way", [cached, cached_draw])
+def test_a_mask_that_something_holds_is_refused(way: Way) -> None:
+    """Torch would read the same one in each step."""
+    with pytest.raises(UnsupportedOpError, match=r"a mask is still held after forward.* at"):
+        traced(way)
+    assert not CACHE
+
+
+def seeded(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return by_bernoulli(x)
+
+
+def put_back(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        return by_bernoulli(x)
+
+
+@pytest.mark.parametrize(("way", "name"), [(seeded, "manual_seed"), (put_back, "set_rng_state")])
+def test_random_numbers_of_a_seed_are_refused(way: Way, name: str) -> None:
+    net, x = net_of(way), torch.randn(SHAPE)
+    state = torch.get_rng_state()
+    with pytest.raises(UnsupportedOpError, match=f"{name} in forward, which sets the state"):
+        trace(net, (x,))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def broadcast(x: Tensor) -> Tensor:
+    return torch.broadcast_tensors(x, drawn(x))[0]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [broadcast, lambda x: 2 * x if torch.allclose(x, drawn(x)) else x, lambda x: x[drawn(x) > 0]],
+)
+def test_calls_of_other_results_are_refused(way: Way) -> None:
+    with pytest.raises(UnsupportedOpError, match=" at "):
         traced(way)
 
 

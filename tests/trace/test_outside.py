@@ -30,6 +30,7 @@ SPACE = SimpleNamespace(scale=0.5)
 CALLS = 0
 SEEN: list[int] = []
 COLLECTED: list[Tensor] = []
+MET: set[object] = set()
 CACHE: dict[int, Tensor] = {}
 DRAWS = random.Random(0)
 NUMBERS = np.random.default_rng(0)
@@ -238,6 +239,15 @@ def collecting(net: Net, h: Tensor) -> Tensor:
     return h * len(COLLECTED)
 
 
+def enclosing(function: Callable[[Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    return lambda net, h: function(h)
+
+
+def of_a_set(h: Tensor) -> Tensor:
+    MET.add(object())
+    return h * len(MET)
+
+
 HERE = r"at \S*test_outside.py:\d+"
 CHANGING: list[tuple[Callable[[Net, Tensor], Tensor], str]] = [
     (counting, rf"Net: forward changes the global \S*CALLS, which a step would not {HERE}"),
@@ -247,6 +257,7 @@ CHANGING: list[tuple[Callable[[Net, Tensor], Tensor], str]] = [
     (counter(), rf"changes the variable counter.<locals>.way.calls, .* {HERE}"),
     (drawn, rf"changes the global \S*DRAWS, .* {HERE}"),
     (lambda net, h: h * NUMBERS.random(), r"changes the global \S*NUMBERS"),
+    (enclosing(of_a_set), rf"changes the global \S*MET, .* {HERE}"),
     (collecting, rf"changes the global \S*COLLECTED, .* {HERE}"),
 ]
 

@@ -50,7 +50,7 @@ def stochastic_depth(out: Shape, x: Source, p: float, mode: str, training: bool 
 def masked(out: Shape, x: Source, keep: float, value: float) -> TracedOp:
     """A map times `value` for a share `keep` of the samples, and times zero for the others.
 
-    Where the map is a multiple of another one, by which the mean stays as it is, that is read.
+    If the map is another map times 1 / (keep * value), that other map is read.
     """
     scale, call = keep * value, call_behind(x)
     if call is not None and call.kind == "affine" and not call.attrs["shift"]:

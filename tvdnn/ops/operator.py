@@ -281,7 +281,7 @@ class Operator:
     takes_buffers: bool = False
     # Whether it draws random numbers of its own.
     draws: bool = False
-    # Whether its readers may read its input in its place, so that it may be left out.
+    # Whether it may be left out where nothing reads its result: readers may have read its input.
     skippable: bool = False
 
     def untraced(self, kind: str, **changes: Any) -> "Operator":

@@ -10,34 +10,43 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-Called = Callable[..., Any]  # (function, *args)
+Called = Callable[..., Any]  # makes and records a call: (function, *args, **kwargs)
 
 CONCATENATIONS = frozenset({torch.cat, torch.concat, torch.concatenate})
 
 
 def concatenated(args: Sequence[Any], settings: Mapping[str, Any]) -> Any:
-    """`torch.cat` of maps and other tensors; None where the call is none that can be followed."""
+    """`torch.cat` of maps and other tensors; None for calls that it cannot follow."""
     given = {**dict(zip(("tensors", "dim"), args, strict=False)), **settings}
     parts, dim = given.pop("tensors", None), given.pop("dim", given.pop("axis", 0))
     if any(each is not None for each in given.values()) or not isinstance(parts, (list, tuple)):
         return None
     first = next(each for each in parts if isinstance(each, fx.Proxy))
-    if all(isinstance(each, fx.Proxy) for each in parts) or not _fit(parts, dim % first.dim()):
-        return None
-    effects: Any = first.tracer.side_effects  # type: ignore[attr-defined]
     others = [each for each in parts if not isinstance(each, fx.Proxy)]
-    if not all(map(effects.recorded.is_one_sample, others)):
+    if not others or not all(isinstance(each, Tensor) for each in others):
         return None
-    total = _padded_maps(parts, dim % first.dim())
+    parts = [each for each in parts if tuple(each.shape) != (0,)]  # which torch leaves out
+    others = [each for each in others if tuple(each.shape) != (0,)]
+    dims: Any = first.dim()
+    if not _fit(parts, dim, dims) or any(each.is_complex() for each in others):
+        return None
+    dim %= dims
+    effects: Any = first.tracer.side_effects  # type: ignore[attr-defined]
+    if not all(map(effects.recorded.is_alike_in_samples, others)):
+        return None
+    total = _padded_maps(parts, dim)
     if not all(map(effects.recorded.is_zero, others)):
-        total = total + _padded_others(parts, dim, effects.called)
-    return total
+        return total + _padded_others(parts, dim, effects.called)
+    return total.clone() if total is first else total  # beside empty tensors
 
 
-def _fit(parts: Sequence[Any], dim: int) -> bool:
-    """Whether tensors, not along the batch, differ in the size of one dimension alone."""
+def _fit(parts: Sequence[Any], dim: int, dims: int) -> bool:
+    """Whether tensors of `dims` dimensions differ in the size of `dim` alone, not the batch."""
+    if dim not in range(-dims, dims) or dim % dims == 0:
+        return False
+    dim %= dims
     shapes = {(*each.shape[:dim], *each.shape[dim + 1 :]) for each in parts}
-    return dim > 0 and len(shapes) == 1 and len({len(each.shape) for each in parts}) == 1
+    return len(shapes) == 1 and {len(each.shape) for each in parts} == {dims}
 
 
 def _padded_maps(parts: Sequence[Any], dim: int) -> Any:
@@ -69,8 +78,10 @@ def _padded_others(parts: Sequence[Any], dim: int, called: Called) -> Tensor:
     for each in parts:
         if isinstance(each, fx.Proxy):
             shape: Any = each.shape
-            filled.append(called(Tensor.new_zeros, other, (1, *shape[1:])))
+            zeros = {"dtype": torch.float32}
+            filled.append(called(Tensor.new_zeros, other, (1, *shape[1:]), **zeros))
         else:
-            filled.append(called(torch.narrow, each, 0, 0, 1))
+            one = called(torch.narrow, each, 0, 0, 1)
+            filled.append(one if one.dtype == torch.float32 else called(Tensor.float, one))
     total: Tensor = called(torch.cat, filled, dim)
-    return total if total.is_floating_point() else called(Tensor.float, total)
+    return total

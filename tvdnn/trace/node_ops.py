@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from ..ops.arithmetic_translator import mul
 from ..ops.dropout import masked
-from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError, shape_of
+from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError
 from ..ops.translate import takes_apart, torch_name, translated, translator_of
 from .eager_fallback import eager_call
 from .meta_values import MetaValues
@@ -38,7 +38,6 @@ class NodeOps:
             create_node,
             eager_paths,
         )
-        self._drawn: set[int] = set()  # ids of the calls that have drawn masks
 
     def of(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
         """The op that a node stands for; None for a node that is no op.
@@ -98,14 +97,17 @@ class NodeOps:
         One op draws a mask: a second one would draw another.
         """
         mask, maps = operand.meta.get("mask"), [x for x in node.all_input_nodes if x is not operand]
-        shape, out = (tuple(each.meta["value"].shape) for each in (operand, node))
-        of_samples = shape == (*out[:1], *(1,) * (len(out) - 1)) and len(out) > 1
         is_product = translator_of(node) is mul and len(maps) == 1 and not node.kwargs
-        if mask is None or not (of_samples and is_product and shape_of(maps[0]) == out):
+        values = [each.meta["value"] for each in (operand, node, *maps)]
+        known = mask is not None and is_product and all(isinstance(x, Tensor) for x in values)
+        shape, out, *of_map = (tuple(each.shape) for each in values) if known else ((), (), ())
+        of_samples = len(out) > 1 and shape == (*out[:1], *(1,) * (len(out) - 1))
+        if mask is None or not of_samples or of_map != [out]:
             raise UnsupportedCallError(f"{torch_name(node)} of {operand.meta['unknown']}")
-        if id(mask.draw) in self._drawn:
-            raise UnsupportedCallError(f"{torch_name(node)} by a mask of which another call reads")
-        self._drawn.add(id(mask.draw))
+        if not self._side_effects.recorded.takes(mask):
+            raise UnsupportedCallError(
+                f"{torch_name(node)} by a mask that another product reads already"
+            )
         return masked(out, maps[0], mask.keep, mask.value)
 
     def _counted(self, call: TracedOp) -> TracedOp:

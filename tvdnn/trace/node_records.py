@@ -15,6 +15,14 @@ Further keys:
 | stops | whether no gradient goes back from the value to what the call reads |
 | kept | whether the call counts although nothing reads its result |
 | place | how many calls were on the tape of calls without maps |
+
+and those of a tensor of no map, which tracer.py fills:
+
+| key | meaning |
+|---|---|
+| computed | whether a formula makes it from parameters, buffers and constants |
+| unknown | why none does; None where one does |
+| mask | the mask of samples that it is, or None |
 """
 
 from collections.abc import Sequence

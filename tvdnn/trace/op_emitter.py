@@ -67,7 +67,7 @@ class OpEmitter:
         return copy
 
     def drop_unread_moves(self, outputs: Collection[str]) -> None:
-        """Drop views and moves whose result no op reads: readers took their source instead."""
+        """Drop views, moves and multiples that no op reads: readers took their source instead."""
         read = set(outputs)
         kept: list[Op] = []
         for op in reversed(self.ops):

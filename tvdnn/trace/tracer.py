@@ -277,14 +277,14 @@ class MetaTracer(fx.Tracer):
 
     def _read_of_other(self, a: Tensor) -> fx.Node:
         """A node that reads a tensor which is neither a parameter nor a buffer."""
-        recorded = self.side_effects.recorded
-        name, unknown, mask = None, None, None
+        recorded, name, unknown, mask = self.side_effects.recorded, None, None, None
         try:
             name = recorded.name_of(a)
         except NoFormulaError as reason:
             unknown, mask = str(reason), recorded.mask_of(a)
         if name is None:
-            self.call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", a.to("meta"))
+            stand_in = torch.empty_like(a, device="meta")
+            self.call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", stand_in)
         node = self.create_node("get_attr", name or f"{UNNAMED}{id(a)}", (), {})
         node.meta |= {"computed": name is not None, "unknown": unknown, "mask": mask}
         return node

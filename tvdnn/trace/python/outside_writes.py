@@ -17,8 +17,8 @@ from .reached_functions import codes_of
 class OutsideChanges:
     """A context for the trace of a forward of `net`; `found` are the names of its changes.
 
-    On leaving, all values are as on entering. In containers the length of a list counts as changed,
-    and numbers, texts and tuples of them: other items are caches.
+    On leaving, all values are as on entering. Of lists and sets another length counts as a change,
+    and of all containers other numbers, texts and tuples of them. Other items are caches.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -64,8 +64,8 @@ class OutsideChanges:
             if len(now) == len(before) and all(map(_is_same, now, before)):
                 continue
             container.put_back(before)
-            grown = isinstance(container.child, list) and len(now) != len(before)
-            if grown or [*filter(_is_plain, now)] != [*filter(_is_plain, before)]:
+            counted = isinstance(container.child, (list, set)) and len(now) != len(before)
+            if counted or [*filter(_is_plain, now)] != [*filter(_is_plain, before)]:
                 yield container.name
 
     def _generators_that_drew(self) -> Iterator[str]:

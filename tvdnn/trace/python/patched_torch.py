@@ -9,7 +9,7 @@ saved tensors is refused, because an engine would not call them.
 import builtins
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ from ..traced_call import TracedCall
 from .patched_builtins import PatchedBuiltins
 from .side_effects import SideEffects
 
+SEEDS = (
+    "{} in forward, which sets the state of torch's random numbers, where an engine draws its own"
+    " (leave it out)"
+)
 AUTOCAST = (
     "a region of torch.autocast, where an engine computes in one type (leave it out, and choose"
     " the type by the engine's dtype)"
@@ -63,6 +67,7 @@ class PatchedTorch:
         self._jit_isinstance: Callable[[Any, Any], bool] = self._jit._isinstance
         self._as_tensor: Callable[..., Any] = torch.as_tensor
         self._apply: Any = None
+        self._seeds: dict[tuple[Any, str], Callable[..., Any]] = {}
 
     def __enter__(self) -> "PatchedTorch":
         self._isinstance = builtins.isinstance
@@ -78,11 +83,14 @@ class PatchedTorch:
         apply: Any = classmethod(self._function_applied())
         torch.autograd.Function.apply = apply
         saved_tensors_hooks.__enter__ = self._hooks_refused()  # type: ignore[method-assign]
+        self._refuse_seeds()
         self._builtins.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._builtins.__exit__()
+        for (place, name), function in self._seeds.items():
+            setattr(place, name, function)
         torch.autocast.__init__ = self._make_autocast  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
         saved_tensors_hooks.__enter__ = self._enter_hooks  # type: ignore[method-assign]
@@ -91,6 +99,24 @@ class PatchedTorch:
             del torch.autograd.Function.apply
         else:
             torch.autograd.Function.apply = self._apply
+
+    def _refuse_seeds(self) -> None:
+        """Refuse to set the state of torch's random numbers, as fork_rng does, too."""
+        thread = threading.get_ident()
+
+        def refused(function: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(function)
+            def seed(*args: Any, **kwargs: Any) -> Any:
+                if not self._call.evaluating and threading.get_ident() == thread:
+                    self._call.refuse(SEEDS.format(function.__name__))
+                return function(*args, **kwargs)
+
+            return seed
+
+        for place in (torch, torch.random):
+            for name in ("manual_seed", "set_rng_state"):
+                function = self._seeds[place, name] = getattr(place, name)
+                setattr(place, name, refused(function))
 
     def _autocast_of_maps(self) -> Callable[..., None]:
         """The `__init__` of a region, which takes the device "meta" of a map for the CPU."""

@@ -29,10 +29,11 @@ def functions_of(net: nn.Module) -> list[FunctionType]:
 
 
 def forwards_of(net: nn.Module) -> list[FunctionType]:
-    """The functions of `functions_of` that a forward may call, by their names.
+    """The functions of `functions_of` that a forward may call.
 
-    A function counts if it is called `forward`, if one that counts names it, if a module holds it,
-    if Python calls it (`__len__`), or if it has no name of its own.
+    A function counts if it is called `forward`, if one that counts names it, encloses it or has it
+    as a default, if a module holds it, if Python calls it (`__len__`), or if it has no name of its
+    own.
     """
     made = {id(vars(kind).get("__init__")) for m in net.modules() for kind in type(m).__mro__}
     held = {
@@ -48,6 +49,7 @@ def forwards_of(net: nn.Module) -> list[FunctionType]:
         found += called
         left = [each for each in left if each not in called]
         names.update(*(code.co_names for each in called for code in codes_of(each.__code__)))
+        held |= {id(_function_in(x)) for each in called for x in _reached(each)}
     return found
 
 
@@ -75,12 +77,17 @@ def _members_of_own(kind: Any) -> Iterable[Any]:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """The values that a function reaches by names, closure, defaults and __wrapped__."""
-    names = {name for code in codes_of(function.__code__) for name in code.co_names}
-    for value in [function.__globals__[name] for name in names & function.__globals__.keys()]:
+    """The values that a function reaches, with the members of classes and modules."""
+    for value in _reached(function):
         yield value
         if isinstance(value, (type, ModuleType)):
             yield from _members_of_own(value)
+
+
+def _reached(function: FunctionType) -> Iterator[Any]:
+    """The values that a function reaches by global names, closure, defaults and __wrapped__."""
+    names = {name for code in codes_of(function.__code__) for name in code.co_names}
+    yield from [function.__globals__[name] for name in names & function.__globals__.keys()]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # an empty cell
             yield from _items(cell.cell_contents)

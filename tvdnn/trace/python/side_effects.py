@@ -207,8 +207,8 @@ class SideEffects(TorchFunctionMode):
             )
         if self.recorded.are_held(self.tape):
             yield (
-                f"{self.call.title}: a constant is still held after forward, as by a cache, which"
-                " another forward could write (register it as a buffer)"
+                f"{self.call.title}: a constant or a mask is still held after forward, as by a"
+                " cache, which another forward could read or write (register it as a buffer)"
                 f"{self.recorded.constant_read_at}"
             )
 

@@ -2,8 +2,8 @@
 
 Stochastic depth is written so by hand in many networks:
 
-    mask = torch.floor(keep + torch.rand(len(x), 1, 1, 1))
-    mask = torch.empty(len(x), 1, 1, 1).bernoulli_(keep).div_(keep)
+    mask = torch.floor(keep + torch.rand(len(x), 1, 1, 1, device=x.device))
+    mask = x.new_empty(len(x), 1, 1, 1).bernoulli_(keep).div_(keep)
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +32,7 @@ class Mask:
     draw: RecordedCall
     keep: float
     value: float = 1.0
+    made: tuple[Tensor, ...] = ()  # on the way to the mask
 
 
 State = Drawn | Mask | None
@@ -41,13 +42,15 @@ BLANK: Final = frozenset({"empty", "zeros", "ones", "full"})
 SAME_ORDER: Final = frozenset({"view", "reshape", "unsqueeze", "clone", "contiguous", "detach"})
 SIZES: Final = (int, torch.Size, torch.memory_format)
 CASTS: Final = frozenset({"to", "type", "float"})
+TYPES: Final = (torch.float32, torch.float64, torch.bool)  # others round, or wrap around
 
 
 def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
     """The mask that is the result of calls, each on the result of that before; None of others."""
     state: State = None
-    now: Tensor | None = None
+    found: list[Tensor] = []
     for call in calls:
+        now = found[-1] if found else None
         tensors = [each for each in call.given if isinstance(each, Tensor)]
         (args, kwargs), (made, *more) = call.arguments, call.made
         if more or len(tensors) != (now is not None) or any(each is not now for each in tensors):
@@ -58,10 +61,12 @@ def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
         else:
             state = _next(state, call, args, kwargs)
             known = state is not None and made.numel() == now.numel()
-        if not known:
+        if not known or made.dtype not in TYPES:
             return None
-        now = made
-    return state if isinstance(state, Mask) and 0 <= state.keep <= 1 else None
+        found.append(made)
+    if not isinstance(state, Mask) or not 0 <= state.keep <= 1:
+        return None
+    return replace(state, made=tuple(found))
 
 
 def _next(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str, Any]) -> State:

@@ -50,7 +50,8 @@ class RecordedCalls:
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
         self._writes: Counter[int | None] = Counter()  # by storage, of calls
         self._names: dict[tuple[Any, ...], str] = {}
-        self.constants: list[Tensor] = []  # that formulas without parameters make
+        self._masks: list[Mask] = []  # of which ops have read
+        self.constants: list[Tensor] = []  # that formulas without parameters, and masks, make
         self.constant_read_at = ""
         self.formulas: dict[str, Formula] = {}
         self.values: dict[str, Tensor] = {}
@@ -100,7 +101,8 @@ class RecordedCalls:
         """Whether anything else holds a constant behind the forward that made it."""
         taped = [each.recorded for each in tape.calls]
         calls = [*self._calls, *taped]
-        return bool(self._evaluated(lambda: are_held(self.constants, calls, [tape.made])))
+        kept = [tape.made, *(mask.made for mask in self._masks)]
+        return bool(self._evaluated(lambda: are_held(self.constants, calls, kept)))
 
     def computes(self, view: fx.Node) -> bool:
         """Whether a view of a parameter has a formula; its node then names the result."""
@@ -127,17 +129,26 @@ class RecordedCalls:
         constant.target, constant.meta["value"] = name, self.values[name]
         return True
 
-    def is_one_sample(self, tensor: Tensor) -> bool:
-        """Whether all elements along a tensor's first dimension are alike, whatever it reads."""
-        if len(tensor) == 1 or tensor.stride(0) == 0:
+    def is_alike_in_samples(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the same for all samples: a constant, or what parameters make."""
+        if len(tensor) == 1 or tensor.stride(0) == 0 or self._repeats_one(tensor):
             return True
-        maker = next((c for c in self._calls if any(each is tensor for each in c.made)), None)
-        if maker is not None and maker.name == "repeat" and not self._writes[storage_of(tensor)]:
-            source = maker.given[0]
-            if source.dim() == tensor.dim() and len(source) == 1:
-                return True
         value = self._constant_of(tensor)
         return value is not None and self._is_repeated(value)
+
+    def _repeats_one(self, tensor: Tensor) -> bool:
+        """Whether a tensor without values is that of one sample, repeated, and not written since.
+
+        One with values is compared with what its calls make.
+        """
+        if tensor.device != META or version_of(tensor):
+            return False
+        formulas = _Formulas(self._copies, self._calls, self._device)
+        last = next(formulas.needed(tensor), None)
+        if last is None or last.name != "repeat" or all(each is not tensor for each in last.made):
+            return False
+        source = last.given[0]
+        return isinstance(source, Tensor) and source.dim() == tensor.dim() and len(source) == 1
 
     def _is_repeated(self, value: Tensor) -> bool:
         return bool(self._evaluated(lambda: same_bits(value, value[:1].expand_as(value))))
@@ -158,6 +169,15 @@ class RecordedCalls:
             return None
         value: Tensor = self._evaluated(lambda: formula({}, torch.device("cpu")))
         return value
+
+    def takes(self, mask: Mask) -> bool:
+        """Whether an op is the first to read a mask's draw. Nothing else may hold the mask."""
+        if any(each.draw is mask.draw for each in self._masks):
+            return False
+        self._masks.append(mask)
+        self.constants += mask.made
+        self.constant_read_at = source_location()
+        return True
 
     def mask_of(self, tensor: Tensor) -> Mask | None:
         """The mask of samples that a forward has drawn; None for another tensor."""
