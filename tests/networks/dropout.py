@@ -23,13 +23,21 @@ class StochasticDepth(nn.Module):
 StochasticDepth.__module__ = "torchvision.ops.stochastic_depth"
 
 
+class ByHand(nn.Module):
+    """Stochastic depth as networks write it that have no layer for it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.floor(0.6 + torch.rand(len(x), 1, 1, 1, dtype=x.dtype, device=x.device))
+        return x / 0.6 * mask
+
+
 class Branched(nn.Module):
     """Residual branches that fall, and dropped channels."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
-        falling = [StochasticDepth(0.5, "row"), tvdnn.nn.StochasticDepth(0.4, "batch")]
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+        falling = [StochasticDepth(0.5, "row"), tvdnn.nn.StochasticDepth(0.4, "batch"), ByHand()]
         self.falling = nn.ModuleList([*falling, nn.Dropout2d(0.3)])
         self.head = nn.Linear(100, CLASSES)
 

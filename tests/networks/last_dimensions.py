@@ -69,9 +69,30 @@ class Pyramid(nn.Module):
         return rows.transpose(1, 2).unflatten(2, x.shape[2:])
 
 
+class Coordinates(nn.Module):
+    """Maps beside coordinates and zeros (Liu 2018), and a class token (Dosovitskiy 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.mixed = nn.Conv2d(3, 4, 1), nn.Conv2d(8, 6, 3, padding=1)
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.along_tokens, self.head = nn.Linear(25, 5), nn.Linear(5 * 6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, (n, height, width) = self.stem(x), (len(x), *x.shape[2:])
+        rows = torch.linspace(-1, 1, height, device=x.device).view(1, 1, height, 1)
+        columns = torch.linspace(-1, 1, width, device=x.device).repeat(n, 1, height, 1)
+        zeros = torch.zeros_like(x[:, :2])
+        x = self.mixed(torch.cat([rows.expand(n, 1, height, width), x, columns, zeros], 1))
+        tokens = torch.cat([self.token.expand(n, -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
+        logits: Tensor = self.head(self.along_tokens(tokens.transpose(1, 2)).flatten(1))
+        return logits
+
+
 RUNS = (EXACT, HALF, TENSOR)
 NETWORKS = {
     "mixer": NetworkCase(Mixer, SHAPE, runs=RUNS, policies=(MOVED, LEAST)),
     "columns": NetworkCase(Columns, SHAPE, runs=RUNS, policies=(MOVED, LEAST)),
+    "coordinates": NetworkCase(Coordinates, SHAPE, runs=RUNS, policies=(MOVED, LEAST)),
     "pyramid": NetworkCase(Pyramid, SHAPE, runs=RUNS, policies=(MOVED, LEAST)),
 }

@@ -49,6 +49,28 @@ class Sums(nn.Module):
         return x.cumsum(self.dim).flatten(1, 2)
 
 
+class VisionTransformer(nn.Module):
+    """Patches, class token, positions, and a block (Dosovitskiy 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.randn(1, 1, 8))
+        self.positions = nn.Parameter(0.1 * torch.randn(1, 5, 8))
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(3))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.rows = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.positions
+        each = self.norms[0](tokens)
+        tokens = tokens + self.attention(each, each, each, need_weights=False)[0]
+        tokens = tokens + self.rows(self.norms[1](tokens))
+        logits: Tensor = self.head(self.norms[2](tokens)[:, 0])
+        return logits
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -90,6 +112,18 @@ def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
     for mine, theirs in zip(kept, exact, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
+def test_a_vision_transformer_trains_with_its_attention_by_torch(policy: str) -> None:
+    torch.manual_seed(1)
+    net, x = VisionTransformer(), torch.randn(6, 3, 8, 8)
+    with pytest.raises(UnsupportedOpError, match="attention: MultiheadAttention"):
+        trace(net, (x,))
+    exact = trained(copy.deepcopy(net).double(), x.double())
+    made = trained(tvdnn.virtualize(net, x, policy=policy, dtype="fp32", opaque=True), x)
+    for mine, theirs in zip(made, exact, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
