@@ -1,7 +1,7 @@
 """Opaque ops: submodules that tvdnn has no ops for run by torch inside the schedule."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -203,7 +203,7 @@ def test_the_plan_and_the_budget_count_it() -> None:
 
 
 class Attention(nn.Module):
-    """Pixels that attend to one another; the layer takes one map thrice, and makes two tensors."""
+    """Pixels that attend to one another; the layer takes one map thrice, and makes one and None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,12 +226,26 @@ class Attending(nn.Module):
         return attended.relu()
 
 
-def test_the_nearest_module_around_that_can_runs_by_torch() -> None:
+class Paired(nn.Module):
+    """A module of two tensors, within one of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.block = nn.Conv2d(3, 4, 1), Around()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.conv(x)).relu()
+
+
+@pytest.mark.parametrize(("make", "outside"), [(Attending, "block.attention"), (Paired, "block")])
+def test_the_nearest_module_around_that_can_runs_by_torch(
+    make: Callable[[], nn.Module], outside: str
+) -> None:
     torch.manual_seed(0)
-    net, x = Attending(), torch.randn(4, 3, 4, 6)
+    net, x = make(), torch.randn(4, 3, 4, 6)
     for policy in ("keep", "vdnn-all:m"):
         model = tvdnn.virtualize(copy.deepcopy(net), x, policy=policy, opaque=True)
-        assert model.plan.outside == ("block",)
+        assert model.plan.outside == (outside,)
         mine, exact = trained(model, x), trained(copy.deepcopy(net), x)
         for found, wanted in zip(mine, exact, strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

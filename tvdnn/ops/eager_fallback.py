@@ -136,7 +136,8 @@ def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
 
     args, kwargs = tree_map(filled, attrs["arguments"])
     with torch.autocast(x.device.type, enabled=False):
-        y: Tensor = functional_call(attrs["module"], named, args, kwargs)
+        made = functional_call(attrs["module"], named, args, kwargs)
+    y: Tensor = made if attrs["among"] is None else made[attrs["among"][0]]
     return y
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
 
 from ..graph.network import channels_last_axes
@@ -56,10 +56,28 @@ class EagerEffects(OperatorWatch):
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
 
 
+def place_of_tensor(result: Any) -> tuple[int, int] | None:
+    """Where the only tensor of a tuple of Nones is, and the tuple's length; None for others."""
+    if type(result) is not tuple:
+        return None
+    places = [at for at, each in enumerate(result) if each is not None]
+    is_one = len(places) == 1 and isinstance(result[places[0]], Tensor)
+    return (places[0], len(result)) if is_one else None
+
+
+def as_returned(proxy: Proxy) -> Any:
+    """What the network's code gets of a module: the proxy, or a tuple with it."""
+    among = proxy.node.meta.get("among")
+    if among is None:
+        return proxy
+    place, length = among
+    return tuple(proxy if at == place else None for at in range(length))
+
+
 def eager_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
 ) -> TracedOp:
-    """The op of a submodule that runs by torch, on one tensor, and makes one.
+    """The op of a submodule that runs by torch, on one tensor, and makes one, beside Nones or not.
 
     The attributes of the op are `attrs`, the arguments, and the shapes and stored order of both
     tensors. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
@@ -86,7 +104,7 @@ def eager_call(
     given: Any = (node.args, node.kwargs)
     takes: dict[str, Any] = {"arguments": map_arg(given, _in_place_of_input)}
     takes |= {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
-    makes = {"makes": tuple(result.shape), "makes_axes": axes}
+    makes = {"makes": tuple(result.shape), "makes_axes": axes, "among": node.meta.get("among")}
     return TracedOp("opaque", (source,), params, {**attrs, **takes, **makes}, axes)
 
 

@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 from ..errors import InputError
 from ..functional import counted_batch_norm, on_meta
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
-from .eager_fallback import EagerEffects
+from .eager_fallback import EagerEffects, place_of_tensor
 from .modules import LAYER_PACKAGES
 from .python.side_effects import SideEffects
 from .source_lines import FOREIGN, user_location
@@ -71,19 +71,23 @@ class MetaValues:
 
     def _evaluated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.op == "call_module":
-            return self._run_module(args, kwargs)
+            return self._run_module(node, args, kwargs)
         function = function_of(node, self._call.net)
         if _is_batch_norm(function, *args, **kwargs):
             return empty_like(args[0], args[0].dtype)
         return on_meta(function, *args, **kwargs)
 
-    def _run_module(self, args: Any, kwargs: Any) -> Any:
-        """Run the module that is refused or runs as it is, and note its effects."""
+    def _run_module(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Run the module that is refused or runs as it is, and note its effects.
+
+        Of one tensor in a tuple of Nones the value is the tensor.
+        """
         module = self._call.module
         with EagerEffects(module) as effects:
             value = module.forward(*args, **kwargs)
         self.effects = effects.found()
-        return value
+        node.meta["among"] = among = place_of_tensor(value)
+        return value if among is None else value[among[0]]
 
 
 def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:

@@ -25,6 +25,7 @@ from ..functional import drop_branch, normalize_batch
 from ..graph.network import channels_last_axes
 from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
+from .eager_fallback import as_returned
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
 from .modules import BRANCH_DROPPERS, is_plain_layer, module_refusal
@@ -148,21 +149,20 @@ class MetaTracer(fx.Tracer):
 
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
-    ) -> fx.Proxy:
-        """The proxy of a new node.
+    ) -> Any:
+        """The proxy of a new node. A module may return a tuple with it.
 
         Where torch returns an argument itself (`x.relu_()`, `x.contiguous()`), the result is the
         proxy of that argument, which stands for the new node from then on. What the tracer asks
         of tensors meanwhile is no call of the network.
         """
         make = super().create_proxy
-        proxy: fx.Proxy = self.call.evaluated(
+        return self.call.evaluated(
             lambda: self._present(make(kind, target, args, kwargs, *rest, **options), args, kwargs)
         )
-        return proxy
 
-    def _present(self, proxy: fx.Proxy, args: Any, kwargs: Any) -> fx.Proxy:
-        """The proxy, or that of the argument which the call has returned."""
+    def _present(self, proxy: fx.Proxy, args: Any, kwargs: Any) -> Any:
+        """The proxy, that of the argument which the call has returned, or a tuple with it."""
         value = proxy.node.meta["value"]
         if not isinstance(value, Tensor):
             return proxy
@@ -170,7 +170,7 @@ class MetaTracer(fx.Tracer):
         same = next((each for each in given if each.node.meta["value"] is value), proxy)
         if not (is_stale(same.node) or cuts_gradient(proxy.node)):
             same.node = proxy.node
-        return same
+        return as_returned(proxy) if same is proxy else same
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
