@@ -26,9 +26,15 @@ StochasticDepth.__module__ = "torchvision.ops.stochastic_depth"
 class ByHand(nn.Module):
     """Stochastic depth as networks write it that have no layer for it."""
 
+    def __init__(self, keep: float) -> None:
+        super().__init__()
+        self.keep = keep
+
     def forward(self, x: Tensor) -> Tensor:
-        mask = torch.floor(0.6 + torch.rand(len(x), 1, 1, 1, dtype=x.dtype, device=x.device))
-        return x / 0.6 * mask
+        if not self.training:
+            return x
+        mask = torch.floor(self.keep + torch.rand(len(x), 1, 1, 1, dtype=x.dtype, device=x.device))
+        return x / self.keep * mask
 
 
 class Branched(nn.Module):
@@ -37,7 +43,7 @@ class Branched(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
-        falling = [StochasticDepth(0.5, "row"), tvdnn.nn.StochasticDepth(0.4, "batch"), ByHand()]
+        falling = [StochasticDepth(0.5, "row"), tvdnn.nn.StochasticDepth(0.4, "batch"), ByHand(0.6)]
         self.falling = nn.ModuleList([*falling, nn.Dropout2d(0.3)])
         self.head = nn.Linear(100, CLASSES)
 

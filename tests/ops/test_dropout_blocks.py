@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tvdnn
-from tests.networks.dropout import Branched, StochasticDepth
+from tests.networks.dropout import Branched, ByHand, StochasticDepth
 from tvdnn.engine import virtualize
 from tvdnn.trace.trace import trace
 
@@ -20,6 +20,7 @@ CHUNK_SIZE = 400  # bytes: a sample a section
         (tvdnn.nn.Dropout2d(0.5), (2, 3)),
         (StochasticDepth(0.5, "row"), (1, 2, 3)),
         (tvdnn.nn.StochasticDepth(0.5, "batch"), (0, 1, 2, 3)),
+        (ByHand(0.5), (1, 2, 3)),
     ],
 )
 def test_gradients_fall_with_what_they_are_of(layer: nn.Module, dims: tuple[int, ...]) -> None:
@@ -48,5 +49,5 @@ def test_in_eval_nothing_falls() -> None:
 def test_every_op_draws_numbers_of_its_own() -> None:
     network = trace(Branched(), (torch.empty(BATCH, *SHAPE),))
     drawing = [op for op in network.ops if op.kind == "dropout_parts"]
-    assert [op.attrs["op_id"] for op in drawing] == [0, 1, 2]
-    assert [op.attrs["part"] for op in drawing] == ["row", "batch", "channel"]
+    assert [op.attrs["op_id"] for op in drawing] == [0, 1, 2, 3]
+    assert [op.attrs["part"] for op in drawing] == ["row", "batch", "row", "channel"]
