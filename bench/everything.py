@@ -5,7 +5,7 @@
     python -m bench.everything -o FOLDER --seconds 590
 
 A file of FOLDER is there once all commands behind it have ended well, with the rows of each in
-their order, and with torch's of `--before` where those were faster (bench.kept_peers). What is
+their order; torch's are those in bench/results where they were faster (bench.kept_peers). What is
 there is not made again. With `--seconds` the command ends in time, and another makes what is left.
 What a command prints is beside them. Jobs take turns at being timed (bench.training). Those that
 take most of the host wait until all others have ended.
@@ -101,7 +101,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[*JOBS], metavar="FILE")
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
     parser.add_argument("--seconds", type=float, default=inf, help="after which the command ends")
-    parser.add_argument("--before", type=Path, default=RESULTS, help="folder of earlier results")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     end_s = monotonic() + options.seconds
@@ -111,25 +110,23 @@ def main() -> None:
     due = [name for name in options.only if not _file(options.output, name).exists()]
     beside = [name for name in due if name not in ALONE]
     alone = [name for name in due if name in ALONE]
-    _work_off(beside, options.gpus, options.output, options.before, end_s)
-    _work_off(alone, 1, options.output, options.before, end_s)
+    _work_off(beside, options.gpus, options.output, end_s)
+    _work_off(alone, 1, options.output, end_s)
     missing = [name for name in due if not _file(options.output, name).exists()]
     sys.exit(f"without results: {', '.join(missing)}" if missing else 0)
 
 
-def _work_off(names: Sequence[str], gpus: int, folder: Path, before: Path, end_s: float) -> None:
+def _work_off(names: Sequence[str], gpus: int, folder: Path, end_s: float) -> None:
     """Run the commands of these files on a number of GPUs, until `end_s` by `monotonic`."""
     left: Queue[tuple[str, int]] = Queue()
     for name in names:
         for number in reversed(range(len(JOBS[name]))):
             left.put((name, number))
     with ThreadPoolExecutor(gpus) as pool:
-        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder, before, end_s), range(gpus)))
+        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder, end_s), range(gpus)))
 
 
-def _work(
-    left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, before: Path, end_s: float
-) -> None:
+def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path, end_s: float) -> None:
     """Run commands on one GPU, with its share of the cores, while there are any left and time."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[gpu::gpus]))
     while monotonic() < end_s:
@@ -140,7 +137,7 @@ def _work(
         part = _file(folder, f"{name}.{number}")
         if not part.exists():
             _run(name, number, part, gpu, cores, end_s)
-        join(folder, name, before)
+        join(folder, name)
 
 
 def _run(name: str, number: int, part: Path, gpu: int, cores: str, end_s: float) -> None:
@@ -168,10 +165,10 @@ def _run(name: str, number: int, part: Path, gpu: int, cores: str, end_s: float)
     print(f"{name}.{number} {code} {monotonic() - begin:.0f}s", flush=True)
 
 
-def join(folder: Path, name: str, before: Path) -> None:
+def join(folder: Path, name: str, before: Path = RESULTS) -> None:
     """Write the file of all rows, each with its commit, once its parts are there.
 
-    Torch's rows are those of the folder `before` where they were faster.
+    Torch's rows are those of the folder `before` where those were faster.
     """
     parts = [_file(folder, f"{name}.{number}") for number in range(len(JOBS[name]))]
     if all(part.exists() for part in parts):

@@ -22,11 +22,9 @@ def imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 def resolved(module: str, name: str) -> Any:
     owner = import_module(module)
-    return (
-        import_module(f"{module}.{name}")
-        if name and not hasattr(owner, name)
-        else (getattr(owner, name) if name else owner)
-    )
+    if not name:
+        return owner
+    return getattr(owner, name) if hasattr(owner, name) else import_module(f"{module}.{name}")
 
 
 def patched(source: Path) -> Iterator[tuple[str, str, str]]:

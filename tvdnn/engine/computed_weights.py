@@ -123,11 +123,9 @@ def _run_together(
 ) -> None:
     reached = trained_by(network)
     leaves = {name: each.requires_grad_(name in reached) for name, each in tensors.items()}
-    formulas = network.formulas.values()
     with torch.enable_grad():
-        values = [formula(leaves, device) for formula in formulas]
-        pairs = zip(values, formulas, strict=True)
-        trained = [value for value, formula in pairs if formula.reaches]
+        made = [(each, each(leaves, device)) for each in network.formulas.values()]
+        trained = [value for formula, value in made if formula.reaches]
         if trained:
             torch.autograd.grad(trained, [leaves[name] for name in reached], trained)
 

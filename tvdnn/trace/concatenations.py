@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from ..ops.traced_op import given_settings
+
 Called = Callable[..., Any]  # makes and records a call: (function, *args, **kwargs)
 
 CONCATENATIONS = frozenset({torch.cat, torch.concat, torch.concatenate})
@@ -17,8 +19,9 @@ CONCATENATIONS = frozenset({torch.cat, torch.concat, torch.concatenate})
 
 def concatenated(args: Sequence[Any], settings: Mapping[str, Any]) -> Any:
     """`torch.cat` of maps and other tensors; None for calls that it cannot follow."""
-    given = {**dict(zip(("tensors", "dim"), args, strict=False)), **settings}
-    parts, dim = given.pop("tensors", None), given.pop("dim", given.pop("axis", 0))
+    given = given_settings({"tensors": None, "dim": 0}, args, settings)
+    parts, dim = given.pop("tensors"), given.pop("dim")
+    dim = given.pop("axis", dim)
     if any(each is not None for each in given.values()) or not isinstance(parts, (list, tuple)):
         return None
     first = next(each for each in parts if isinstance(each, fx.Proxy))

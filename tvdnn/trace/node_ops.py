@@ -1,6 +1,6 @@
 """From the node of a traced call to the op that the call stands for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from ..ops.arithmetic_translator import mul
 from ..ops.dropout import masked
-from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError
+from ..ops.traced_op import PerSampleError, TracedOp, UnsupportedCallError, shape_of
 from ..ops.translate import takes_apart, torch_name, translated, translator_of
 from .eager_fallback import eager_call
 from .meta_values import MetaValues
@@ -97,18 +97,13 @@ class NodeOps:
         One op draws a mask: a second one would draw another.
         """
         mask, maps = operand.meta.get("mask"), [x for x in node.all_input_nodes if x is not operand]
-        is_product = translator_of(node) is mul and len(maps) == 1 and not node.kwargs
-        values = [each.meta["value"] for each in (operand, node, *maps)]
-        known = mask is not None and is_product and all(isinstance(x, Tensor) for x in values)
-        shape, out, *of_map = (tuple(each.shape) for each in values) if known else ((), (), ())
-        of_samples = len(out) > 1 and shape == (*out[:1], *(1,) * (len(out) - 1))
-        if mask is None or not of_samples or of_map != [out]:
+        if mask is None or not _scales_samples(node, operand, maps):
             raise UnsupportedCallError(f"{torch_name(node)} of {operand.meta['unknown']}")
         if not self._side_effects.recorded.takes(mask):
             raise UnsupportedCallError(
                 f"{torch_name(node)} by a mask that another product reads already"
             )
-        return masked(out, maps[0], mask.keep, mask.value)
+        return masked(shape_of(node), maps[0], mask.keep, mask.value)
 
     def _counted(self, call: TracedOp) -> TracedOp:
         """A normalization's call with the counter of batches that the module increased itself."""
@@ -132,6 +127,17 @@ def _has_samples(constant: fx.Node, node: fx.Node) -> bool:
     """Whether a computed tensor has as many values as a call's result has samples."""
     shape, out = (tuple(getattr(each.meta["value"], "shape", ())) for each in (constant, node))
     return bool(constant.meta.get("computed")) and len(shape) == len(out) and shape[0] == out[0] > 1
+
+
+def _scales_samples(node: fx.Node, operand: fx.Node, maps: Sequence[fx.Node]) -> bool:
+    """Whether a call multiplies one map by an operand with a number for each sample."""
+    if translator_of(node) is not mul or len(maps) != 1 or node.kwargs:
+        return False
+    if not all(isinstance(each.meta["value"], Tensor) for each in (node, operand, *maps)):
+        return False
+    out = shape_of(node)
+    samples = (*out[:1], *(1,) * (len(out) - 1))
+    return len(out) > 1 and shape_of(operand) == samples and shape_of(maps[0]) == out
 
 
 def _is_number(value: Any) -> bool:

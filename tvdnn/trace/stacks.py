@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..ops.traced_op import given_settings
 from ..ops.translate import torch_name
 from .state.functionalize import is_stale
 
@@ -21,8 +22,8 @@ def folded(
 
     No map has another dimension than the batch in front. None where the call is none of these.
     """
-    given = {**dict(zip(("dim", "keepdim"), args, strict=False)), **settings}
-    dim = given.pop("dim", None)
+    given = given_settings({"dim": None, "keepdim": False}, args, settings)
+    dim = given.pop("dim")
     fresh = proxy.tracer.functionalizer.fresh  # type: ignore[attr-defined]
     parts = _stacked(proxy.node, lambda node: not is_stale(node) and fresh(node) is node)
     first = dim in (0, (0,), [0]) or (parts and dim == -len(proxy.node.meta["value"].shape))
@@ -39,11 +40,8 @@ def _stacked(node: fx.Node, is_current: Callable[[fx.Node], bool]) -> list[fx.No
     """The maps that a node stacks in front of the batch, if they are still what it took."""
     if torch_name(node) != "stack" or node.meta["value"] is None:
         return []
-    given: dict[str, Any] = {
-        **dict(zip(("tensors", "dim"), node.args, strict=False)),
-        **node.kwargs,
-    }
-    parts, dim = given.pop("tensors"), given.pop("dim", 0)
+    given = given_settings({"tensors": None, "dim": 0}, node.args, node.kwargs)
+    parts, dim = given.pop("tensors"), given.pop("dim")
     if given or dim not in (0, -node.meta["value"].dim()) or isinstance(parts, fx.Node):
         return []
     if torch.is_grad_enabled() > node.meta["graded"]:

@@ -56,7 +56,7 @@ def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
         if more or len(tensors) != (now is not None) or any(each is not now for each in tensors):
             return None
         if now is None:
-            state = Drawn(call) if call.name == "rand" and _is_plain(args, kwargs) else None
+            state = Drawn(call) if call.name == "rand" and _is_plain(kwargs) else None
             known = state is not None or call.name in BLANK
         else:
             state = _next(state, call, args, kwargs)
@@ -97,8 +97,8 @@ def _drawn_in_place(call: RecordedCall, given: Any, kwargs: Mapping[str, Any]) -
     return Drawn(call) if call.name == "uniform_" and tuple(given) in ((), (0, 1)) else None
 
 
-def _is_plain(args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether numbers are drawn by torch's own generator."""
+def _is_plain(kwargs: Mapping[str, Any]) -> bool:
+    """Whether numbers are drawn by torch's own generator, into a new tensor."""
     return all(kwargs.get(name) is None for name in ("generator", "out", "names"))
 
 

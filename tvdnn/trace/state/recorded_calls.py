@@ -50,7 +50,7 @@ class RecordedCalls:
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
         self._writes: Counter[int | None] = Counter()  # by storage, of calls
         self._names: dict[tuple[Any, ...], str] = {}
-        self._masks: list[Mask] = []  # of which ops have read
+        self._masks: list[Mask] = []  # that ops have taken
         self.constants: list[Tensor] = []  # that formulas without parameters, and masks, make
         self.constant_read_at = ""
         self.formulas: dict[str, Formula] = {}
@@ -117,12 +117,10 @@ class RecordedCalls:
 
     def is_alike(self, constant: fx.Node) -> bool:
         """Whether a constant is the same for all samples; its node then names that of one."""
+        value = self._values_of(str(constant.target))
+        if value is None or not self._is_repeated(value):
+            return False
         formula = self.formulas[str(constant.target)]
-        if formula.names:
-            return False
-        value = self._evaluated(lambda: formula({}, torch.device("cpu")))
-        if not self._is_repeated(value):
-            return False
         name = f"{constant.target} of one sample"
         self.formulas[name] = formula.narrowed()
         self.values[name] = self._evaluated(lambda: _on_meta(value[:1], formula))
@@ -164,8 +162,12 @@ class RecordedCalls:
             name = self.name_of(tensor)
         except NoFormulaError:
             return None
-        formula = self.formulas.get(name or "")
-        if formula is None or formula.names:
+        return None if name is None else self._values_of(name)
+
+    def _values_of(self, name: str) -> Tensor | None:
+        """What the formula of this name makes; None where it reads parameters or buffers."""
+        formula = self.formulas[name]
+        if formula.names:
             return None
         value: Tensor = self._evaluated(lambda: formula({}, torch.device("cpu")))
         return value
