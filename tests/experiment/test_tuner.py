@@ -1,6 +1,7 @@
 """Tuning: trials, choices, interruptions and their continuation."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,9 +24,9 @@ from tests.support.tuning import (
 from tvdnn.errors import BudgetError
 from tvdnn.experiment.machines import DataSheet
 from tvdnn.experiment.processes import Processes
-from tvdnn.experiment.request import make_graph, network_of
-from tvdnn.experiment.trials import Trial
-from tvdnn.experiment.tuner import Tuner
+from tvdnn.experiment.request import make_graph, make_request, network_of
+from tvdnn.experiment.trials import Job, Trial
+from tvdnn.experiment.tuner import SEARCHED, Tuner
 from tvdnn.graph import ChunkSizes
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.settings import Choice, Tuned
@@ -139,6 +140,21 @@ def test_choices_are_simulated_as_configured() -> None:
     tuner.tune([2_000_000])
     assert machine.configured
     assert all(table == FASTER for table in machine.configured)
+
+
+def test_costs_are_of_the_graph_that_a_policy_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Auto's convolutions make maps as they load them, so that it has fewer passes than others."""
+    monkeypatch.setattr(Job, "seconds", lambda job: 1.0)
+    request = make_request("resnet50", 2, 32, "bf16", None, None)
+    store = TuningStore("H200", network_of(request), "bf16")
+    store.set_tuned(Tuned(UNTUNED, configurations={}))
+    machine = Clocked()
+    Tuner(request, machine, store, lambda *_: None, Processes(1)).tune([BUDGET])
+    sized = replace(request, chunks=UNTUNED)
+    planned = [make_graph(sized, policy, lambda *_: None) for policy in SEARCHED]
+    counts = [len(graph.passes) for graph in planned]
+    assert len(set(counts)) == 2
+    assert {len(graph.passes) for graph in machine.graphs} == set(counts)
 
 
 def test_on_a_data_sheet_no_kernel_is_tuned(few_settings: None) -> None:

@@ -46,9 +46,11 @@ class Clocked:
         self.shares = shares
         self.shared: list[tuple[str, int]] = []
         self.configured: list[Table] = []
+        self.graphs: list[Graph] = []  # whose costs were asked for
 
     def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
         self.configured.append(configurations)
+        self.graphs.append(graph)
         return DataSheet(load("H200")).costs(graph, copies)
 
     def configurable(self, graph: Graph) -> Sequence[Tunable]:

@@ -56,7 +56,7 @@ class Tuner:
         self._request, self._machine = request, machine
         self._store, self._report = store, report
         self._processes = processes
-        self._graphs: dict[ChunkSizes, Graph] = {}
+        self._graphs: dict[tuple[ChunkSizes, str], Graph] = {}  # by chunk sizes and policies
         self._untuned = chunk_sizes(replace(request, chunks=None))
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
@@ -272,7 +272,7 @@ class Tuner:
             self._store.add_trial(new[number].name, seconds)
 
     def _job(self, trial: Trial) -> Job:
-        graph = self._graph(trial.chunks)
+        graph = self._graph(trial.chunks, trial.choice.policy)
         stored = self._store.tuned.configurations if trial.configured else None
         costs = self._machine.costs(graph, trial.choice.copies, stored or RULES)
         request = replace(self._request, chunks=trial.chunks)
@@ -284,8 +284,10 @@ class Tuner:
             self._job(Trial(chunks, Choice(), budget)).seconds()
         raise InputError("no chunk size has a plan inside all of these budgets; tune them apart")
 
-    def _graph(self, chunks: ChunkSizes) -> Graph:
-        if chunks not in self._graphs:
+    def _graph(self, chunks: ChunkSizes, policy: str = DEFAULT_POLICY) -> Graph:
+        """The graph that the policy plans, whose passes have costs."""
+        key = chunks, policy
+        if key not in self._graphs:
             request = replace(self._request, chunks=chunks)
-            self._graphs[chunks] = make_graph(request, DEFAULT_POLICY, lambda *_: None)
-        return self._graphs[chunks]
+            self._graphs[key] = make_graph(request, policy, lambda *_: None)
+        return self._graphs[key]
