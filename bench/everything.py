@@ -191,7 +191,7 @@ def compare_with_keep(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> No
     for kept in rows:
         alike = all(row.get(key) == kept.get(key) for key in ("net", "batch", "dtype"))
         ran = row.get("weights") and kept.get("weights")
-        apart = row.get("equal") is None and "slowdown" not in row
+        apart = row.get("equal") is None and row.get("slowdown") is None
         if alike and ran and apart and kept["policy"] == "keep" != row["policy"]:
             row["equal"] = all(row[key] == kept[key] for key in ("weights", "losses"))
             row["slowdown"] = row["step_s"] / kept["step_s"]

@@ -10,7 +10,7 @@ from bench.kept_peers import with_faster_peers
 
 NAME = "compare_resnet3840_tf32"  # a command for keep, and one for auto
 KEPT = {"net": "resnet3840", "batch": 16, "dtype": "tf32", "policy": "keep", "equal": None}
-OTHER = {**KEPT, "policy": "auto"}
+OTHER = {**KEPT, "policy": "auto", "slowdown": None}
 SAME = {"weights": "ab", "losses": [7.5, 7.25]}
 
 
