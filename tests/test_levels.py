@@ -48,6 +48,7 @@ LEVELS = {
     "tvdnn.trace.example_inputs": 4,
     "tvdnn.trace.parameters": 5,
     "tvdnn.trace.op_emitter": 5,
+    "tvdnn.trace.tensor_reads": 5,
     "tvdnn.trace.meta_values": 6,
     "tvdnn.trace.node_ops": 7,
     "tvdnn.trace.node_records": 7,

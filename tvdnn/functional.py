@@ -133,6 +133,25 @@ def stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> T
     return x * (kept / (1 - p) if p < 1 else kept)
 
 
+def random_map(
+    x: Tensor,
+    size: tuple[int, ...],
+    distribution: str,
+    p: float = 0.5,
+    scale: float = 1.0,
+    shift: float = 0.0,
+) -> Tensor:
+    """A map of random numbers beside `x`, of as many samples, as an op of a plan draws them."""
+    if has_torch_function((x,)):
+        handle: Any = handle_torch_function
+        given = (x, size, distribution, p, scale, shift)
+        result: Tensor = handle(random_map, (x,), *given)
+        return result
+    if not x.is_meta or size[0] != len(x):
+        raise InputError(f"random numbers of {size} beside a map of {len(x)} samples")
+    return x.new_empty(size)
+
+
 def drop_branch(layer: torch.nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
     """What torchvision's StochasticDepth, or timm's DropPath, makes of its input in its mode.
 

@@ -17,7 +17,7 @@ CALLS = (
     "{0} + torch.arange({0}.shape[3])",
     "{0} + torch.arange(1.0 * {0}.numel()).view({0}.shape)",
     "{0} + {0}.mean((1, 2))",
-    "torch.cat([{0}, torch.rand({0}.shape)], 1)",
+    "torch.cat([{0}, torch.empty_like({0}).log_normal_()], 1)",
     "(torch.stack([{0}, {0}], 2) * torch.stack([{0}, {0}], 2).mean((1, 3), keepdim=True))[:, :, 0]",
     "F.local_response_norm({0}.flatten(2), 2).view({0}.shape)",
     "F.max_pool2d({0}.flatten(2), 1).view({0}.shape)",

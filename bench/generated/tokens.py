@@ -53,6 +53,20 @@ MASKED = (  # of all samples or none: random masks cannot be compared
     "{0} * (torch.rand(BATCH, 1, 1, 1, device={0}.device) < 1.0).float().div_(2.0)",
     "{0}.mul(2.0).mul_(torch.rand(BATCH, 1, 1, 1, device={0}.device).add_(1).floor_())",
 )
+DRAWN = (  # random numbers that decide nothing
+    "{0} + torch.randn_like({0}) * 0.0",
+    "{0} * (torch.rand_like({0}) < 1.0).float()",
+    "torch.empty_like({0}).bernoulli_(1.0).div_(2.0) * {0}",
+    "{0} * (1 - torch.zeros_like({0}).bernoulli_(0.0))",
+    "{0} + torch.rand(BATCH, 1, HEIGHT, WIDTH, device={0}.device).clamp(2.0, 3.0)",
+    "torch.randn({0}.shape, device={0}.device).mul_(0.0).add_(0.5) * {0}",
+    "{0} - torch.empty_like({0}).exponential_().clamp(max=0.0)",
+    "{0} + {0}.new_empty({0}.shape).normal_(0.5, 0.0)",
+    "{0} * torch.zeros_like({0}).uniform_(2.0, 2.0)",
+    "{0} * torch.normal(1.0, 0.0, (BATCH, CHANNELS), device={0}.device)[:, :, None, None]",
+    "{0} + F.gumbel_softmax({0}, dim=1) * 0.0",
+    "torch.broadcast_tensors({0}, {0}[:, :1])[1] + {0}",
+)
 SAMPLES = (
     "{0} * torch.ones(len({0}))",
     "{0} + torch.full({0}.shape, 0.5)",
@@ -131,6 +145,12 @@ def joined_with_constant(w: Writer, x: str) -> str:
 def masked_samples(w: Writer, x: str) -> str:
     """Stochastic depth by hand, which drops nothing or all."""
     return w.line(sized(w, x, choice(w.source, MASKED)), x)
+
+
+@kind(2)
+def drawn(w: Writer, x: str) -> str:
+    """Noise, dropout by hand and a relaxed choice, all without an effect."""
+    return w.line(sized(w, x, choice(w.source, DRAWN)), x)
 
 
 @kind(2, "map", "line", "row")

@@ -259,7 +259,7 @@ def test_copies_keep_it() -> None:
 
 class Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.rand_like(x).cos()
+        return x + torch.poisson(x.abs())
 
 
 class Counting(nn.Module):
@@ -295,7 +295,7 @@ class Own(nn.Module):
     ("layer", "message"),
     [
         (nn.Sequential(nn.RReLU()), r"0: RReLU that draws random numbers \(aten.rrelu"),
-        (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.rand_like"),
+        (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.poisson"),
         (nn.Sequential(Counting()), "0: Counting that changes its buffer calls"),
         (Around(), "two: Two of 2 tensors .one that runs by torch takes one"),
         (nn.Sequential(nn.Embedding(3, 4)), "0: Embedding that makes no tensor whose shape"),

@@ -1,4 +1,4 @@
-"""Stochastic depth that a network writes by torch's functions, and draws that are no such mask."""
+"""Stochastic depth that a network writes by torch's functions, and masks that are refused."""
 
 from collections.abc import Callable
 
@@ -144,21 +144,14 @@ DRAWS = "whose computation draws random numbers"
 REFUSED: list[tuple[Way, str]] = [
     (both, "by a mask that another product reads already"),
     (of_one_draw, "by a mask that another product reads already"),
-    (through_a_view, DRAWS),
-    (written, DRAWS),
+    (through_a_view, f"{DRAWS}.*: they are written where a view shows them"),
+    (written, f"{DRAWS}.*: __setitem__ is called on them"),
     (lambda x: x * torch.floor(KEEP + drawn(x, 1, 1, 1, 1)).expand(6, 1, 1, 1), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x, 6, 4, 1, 1)), DRAWS),
-    (lambda x: x * torch.floor(1.5 + drawn(x)), DRAWS),
-    (lambda x: x * drawn(x), DRAWS),
+    (lambda x: x * torch.floor(1.5 + drawn(x)), "floor"),
     (lambda x: x + torch.floor(KEEP + drawn(x)), DRAWS),
-    (lambda x: x * (1 - torch.floor(KEEP + drawn(x))), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).square_().mul_(drawn(x)), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).half().mul(1e5), DRAWS),
-    (lambda x: x * torch.empty(6, 1, 1, 1, dtype=torch.int8, device=x.device).bernoulli_(), DRAWS),
-    (lambda x: x * torch.div(1, torch.floor(KEEP + drawn(x))), DRAWS),
-    (lambda x: x * torch.empty(6, 1, 1, 1, device=x.device).normal_().add_(1).floor_(), DRAWS),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), "to"),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), "view as torch.int32"),
+    (lambda x: x * torch.empty(6, 1, 1, 1, device=x.device).normal_().add_(1).floor_(), "floor"),
 ]
 
 
@@ -209,13 +202,13 @@ def test_random_numbers_of_a_seed_are_refused(way: Way, name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def broadcast(x: Tensor) -> Tensor:
-    return torch.broadcast_tensors(x, drawn(x))[0]
-
-
 @pytest.mark.parametrize(
     "way",
-    [broadcast, lambda x: 2 * x if torch.allclose(x, drawn(x)) else x, lambda x: x[drawn(x) > 0]],
+    [
+        lambda x: torch.topk(x + drawn(x), 5)[0],
+        lambda x: 2 * x if torch.allclose(x, drawn(x)) else x,
+        lambda x: x[drawn(x) > 0],
+    ],
 )
 def test_calls_of_other_results_are_refused(way: Way) -> None:
     with pytest.raises(UnsupportedOpError, match=" at "):

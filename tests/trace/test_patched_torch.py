@@ -181,13 +181,19 @@ def test_a_function_in_an_opaque_submodule_runs_as_it_is() -> None:
     ("draw", "name"),
     [
         (random.random, "random"),
-        (lambda: torch.rand(1).item(), "torch"),
+        (lambda: torch.randint(4, (1,)).item(), "torch"),
         (np.random.rand, "numpy.random"),
     ],
 )
 def test_numbers_drawn_once_are_refused(draw: Callable[[], float], name: str) -> None:
     net = nn.Sequential(Net(lambda net, h: h * float(draw())))
     with pytest.raises(UnsupportedOpError, match=f"0: forward draws a number from {name}.*{HERE}"):
+        trace(net, (torch.randn(2, 4, 5, 5),))
+
+
+def test_a_random_number_has_no_value_while_tracing() -> None:
+    net = nn.Sequential(Net(lambda net, h: h * 2 if torch.rand(1) < 0.5 else h))
+    with pytest.raises(UnsupportedOpError, match=rf"0: bool\(\) reads a value of.*{HERE}"):
         trace(net, (torch.randn(2, 4, 5, 5),))
 
 

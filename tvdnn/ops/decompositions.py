@@ -1,4 +1,7 @@
-"""Functions of torch that the tracer follows as several calls: arithmetic, and poolings."""
+"""Functions of torch that the tracer follows as several calls: arithmetic, and poolings.
+
+One returns NotImplemented for a call that it cannot follow.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..functional import Ints, in_row, pair
+from ..functional import Ints, in_row, pair, random_map
 from .reshape_translator import rows_as_maps
 
 
@@ -137,23 +140,48 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 (torch's name)
 
 def repeat_interleave(
     input: Tensor,  # noqa: A002 (torch's name)
-    repeats: int,
+    repeats: Any = None,
     dim: int | None = None,
     *,
     output_size: int | None = None,
-) -> Tensor:
+) -> Any:
     """The elements of a dimension, each as often, one behind the other."""
+    dims = range(-input.dim(), input.dim())
+    if type(repeats) is not int or repeats < 1 or not (dim is None or dim in dims):
+        return NotImplemented
+    size = input.numel() if dim is None else input.shape[dim]
+    if output_size not in (None, size * repeats):
+        return NotImplemented
     x, dim = (input.flatten(), 0) if dim is None else (input, dim % input.dim())
     sizes = [*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]]
     return x.unsqueeze(dim + 1).expand(sizes).flatten(dim, dim + 1).clone()
 
 
+def broadcast_tensors(*tensors: Any) -> Any:
+    """Tensors, or one sequence of them."""
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    shape = torch.broadcast_shapes(*(tuple(each.shape) for each in given))
+    return tuple(each.expand(shape) for each in given)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Any:
+    """A softmax of logits with noise of Gumbel's: Jang, Gu and Poole, 2017."""
+    if hard:  # which takes the largest
+        return NotImplemented
+    waits = random_map(logits, tuple(logits.shape), "exponential")
+    return torch.softmax((logits - waits.log()) / tau, dim)
+
+
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     functional.glu: glu,
+    functional.gumbel_softmax: gumbel_softmax,
     functional.normalize: normalize,
     torch.cosine_similarity: cosine_similarity,
     torch.pairwise_distance: pairwise_distance,
     torch.addcmul: addcmul,
+    torch.broadcast_tensors: broadcast_tensors,
     torch.rsub: rsub,
     torch.lerp: lerp,
     torch.repeat_interleave: repeat_interleave,

@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+import torch
 from torch.fx import Node
 
 from ..functional import in_row
@@ -50,6 +51,9 @@ def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> TracedOp:
     A view where the same bytes are that shape, else a copy in the order of maps.
     """
     source, axes = shape_of(x), axes_of(x)
+    dtypes = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)]
+    if any(each != torch.float32 for each in dtypes):
+        raise UnsupportedCallError(f"view as {dtypes[0]} (use to)")
     if out == source:
         return TracedOp("view", (x,), axes=axes)
     if out[:1] != source[:1]:

@@ -140,7 +140,7 @@ def _is_split(node: fx.Node) -> bool:
 
 def cuts_gradient(node: fx.Node) -> bool:
     """Whether no gradient goes from a call's result to its inputs."""
-    return torch_name(node) in ("detach", "detach_")
+    return torch_name(node) in ("detach", "detach_", "random_map")
 
 
 def rearranges_in_place(node: fx.Node) -> bool:

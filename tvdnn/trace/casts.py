@@ -15,6 +15,8 @@ LIKE: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     torch.empty_like: torch.empty,
     torch.full_like: torch.full,
     torch.ones_like: torch.ones,
+    torch.rand_like: torch.rand,
+    torch.randn_like: torch.randn,
     torch.zeros_like: torch.zeros,
 }
 

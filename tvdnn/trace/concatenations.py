@@ -18,25 +18,25 @@ CONCATENATIONS = frozenset({torch.cat, torch.concat, torch.concatenate})
 
 
 def concatenated(args: Sequence[Any], settings: Mapping[str, Any]) -> Any:
-    """`torch.cat` of maps and other tensors; None for calls that it cannot follow."""
+    """`torch.cat` of maps and other tensors; NotImplemented for calls that it cannot follow."""
     given = given_settings({"tensors": None, "dim": 0}, args, settings)
     parts, dim = given.pop("tensors"), given.pop("dim")
     dim = given.pop("axis", dim)
     if any(each is not None for each in given.values()) or not isinstance(parts, (list, tuple)):
-        return None
+        return NotImplemented
     first = next(each for each in parts if isinstance(each, fx.Proxy))
     others = [each for each in parts if not isinstance(each, fx.Proxy)]
     if not others or not all(isinstance(each, Tensor) for each in others):
-        return None
+        return NotImplemented
     parts = [each for each in parts if tuple(each.shape) != (0,)]  # which torch leaves out
     others = [each for each in others if tuple(each.shape) != (0,)]
     dims: Any = first.dim()
     if not _fit(parts, dim, dims) or any(each.is_complex() for each in others):
-        return None
+        return NotImplemented
     dim %= dims
     effects: Any = first.tracer.side_effects  # type: ignore[attr-defined]
     if not all(map(effects.recorded.is_alike_in_samples, others)):
-        return None
+        return NotImplemented
     total = _padded_maps(parts, dim)
     if not all(map(effects.recorded.is_zero, others)):
         return total + _padded_others(parts, dim, effects.called)

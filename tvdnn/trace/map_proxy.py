@@ -1,5 +1,6 @@
 """Proxies of maps, which answer for sizes and types as tensors of the meta device."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,24 +37,11 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     def __torch_function__(
         cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: Any = None
     ) -> Any:
-        if orig_method in FACTS and not kwargs:
-            return orig_method(*(getattr(each, "known", each) for each in args or ()))
-        if orig_method in FOLDS and args and isinstance(args[0], cls):
-            total = folded(FOLDS[orig_method], args[0], args[1:], kwargs or {})
-            if total is not None:
-                return total
-        if orig_method in LIKE and args and isinstance(args[0], cls):
-            return args[0].constant_like(orig_method, *args[1:], **(kwargs or {}))
-        if orig_method in CONCATENATIONS:
-            joined = concatenated(args or (), kwargs or {})
-            if joined is not None:
-                return joined
-        if orig_method is torch.repeat_interleave and not _is_plain_repeat(
-            *(args or ()), **(kwargs or {})
-        ):
-            return super().__torch_function__(orig_method, types, args, kwargs)
-        if orig_method in DECOMPOSITIONS:
-            return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
+        answer = _ANSWERS.get(orig_method)
+        if answer is not None:
+            found = answer(orig_method, args or (), kwargs or {})
+            if found is not NotImplemented:
+                return found
         return super().__torch_function__(orig_method, types, args, kwargs)
 
     def sum(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,19 +116,38 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
         return float(int(self))
 
 
-def _is_plain_repeat(
-    input: Any,  # noqa: A002 (torch's name)
-    repeats: Any = None,
-    dim: int | None = None,
-    *,
-    output_size: int | None = None,
-) -> bool:
-    """Whether a repeat_interleave is by a number above zero, along a dimension of the map."""
-    if type(repeats) is not int or repeats < 1 or not (dim is None or dim in _dims(input)):
-        return False
-    size = input.numel() if dim is None else input.shape[dim]
-    return output_size in (None, size * repeats)
+def _fact(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if kwargs:
+        return NotImplemented
+    return function(*(getattr(each, "known", each) for each in args))
 
 
-def _dims(x: Any) -> range:
-    return range(-x.dim(), x.dim())
+def _folded(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not args or not isinstance(args[0], MapProxy):
+        return NotImplemented
+    return folded(FOLDS[function], args[0], args[1:], kwargs)
+
+
+def _constant_like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not args or not isinstance(args[0], MapProxy):
+        return NotImplemented
+    return args[0].constant_like(function, *args[1:], **kwargs)
+
+
+def _concatenated(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return concatenated(args, kwargs)
+
+
+def _decomposed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return DECOMPOSITIONS[function](*args, **kwargs)
+
+
+# What functions make of maps in the place of a call of their own. NotImplemented says that the call
+# is one after all.
+_ANSWERS: Mapping[Any, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
+    **dict.fromkeys(FACTS, _fact),
+    **dict.fromkeys(FOLDS, _folded),
+    **dict.fromkeys(LIKE, _constant_like),
+    **dict.fromkeys(CONCATENATIONS, _concatenated),
+    **dict.fromkeys(DECOMPOSITIONS, _decomposed),
+}

@@ -24,6 +24,12 @@ and those of a tensor of no map, which tracer.py fills:
 | computed | whether a formula makes it from parameters, buffers and constants |
 | unknown | why none does; None where one does |
 | mask | the mask of samples that it is, or None |
+
+and state/drawn_maps.py:
+
+| key | meaning |
+|---|---|
+| drawn | whether it stands for a tensor of random numbers, which is no map to the user's code |
 """
 
 from collections.abc import Sequence
@@ -173,7 +179,8 @@ def _may_write(node: fx.Node, written: Sequence[fx.Node]) -> bool:
 
 
 def _is_of_no_map(node: fx.Node) -> bool:
-    return base_of(node).op == "get_attr"
+    base = base_of(node)
+    return base.op == "get_attr" or bool(base.meta.get("drawn"))
 
 
 def _overwritten_node(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:

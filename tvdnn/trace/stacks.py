@@ -15,12 +15,11 @@ from .state.functionalize import is_stale
 FOLDS = {torch.sum: "sum", torch.mean: "mean"}
 
 
-def folded(
-    function: str, proxy: fx.Proxy, args: Sequence[Any], settings: Mapping[str, Any]
-) -> fx.Proxy | None:
+def folded(function: str, proxy: fx.Proxy, args: Sequence[Any], settings: Mapping[str, Any]) -> Any:
     """The sum or mean of `torch.stack(maps)` over its first dimension, as sums of two maps.
 
-    No map has another dimension than the batch in front. None where the call is none of these.
+    No map has another dimension than the batch in front. NotImplemented where the call is none of
+    these.
     """
     given = given_settings({"dim": None, "keepdim": False}, args, settings)
     dim = given.pop("dim")
@@ -28,12 +27,11 @@ def folded(
     parts = _stacked(proxy.node, lambda node: not is_stale(node) and fresh(node) is node)
     first = dim in (0, (0,), [0]) or (parts and dim == -len(proxy.node.meta["value"].shape))
     if not parts or not first or any(given.values()):
-        return None
+        return NotImplemented
     total: Any = reduce(add, map(proxy.tracer.proxy, parts))
     if len(parts) == 1:  # which a write to the sum would not change
         total = total.clone()
-    found: fx.Proxy = total / len(parts) if function == "mean" else total
-    return found
+    return total / len(parts) if function == "mean" else total
 
 
 def _stacked(node: fx.Node, is_current: Callable[[fx.Node], bool]) -> list[fx.Node]:

@@ -22,8 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
 from ..functional import drop_branch, normalize_batch
-from ..graph.network import channels_last_axes
-from ..ops.traced_op import UNNAMED
 from ..ops.translate import cuts_gradient, torch_name
 from .eager_fallback import as_returned
 from .map_proxy import MapProxy, UnknownShapeError
@@ -39,7 +37,7 @@ from .python.side_effects import RefusedError, SideEffects
 from .source_lines import FOREIGN, line_of_error, location_text, source_location
 from .state.functionalize import Functionalizer, is_stale
 from .state.meta_copies import MetaCopies
-from .state.recorded_calls import NoFormulaError
+from .tensor_reads import TensorReads
 from .traced_call import TracedCall
 
 
@@ -87,6 +85,9 @@ class MetaTracer(fx.Tracer):
             self.call, values, self.side_effects, self.functionalizer, self.create_node, eager_paths
         )
         self.records = NodeRecords(self.call, values, ops, self.functionalizer, self.side_effects)
+        self.reads = TensorReads(
+            self.call, self.side_effects.recorded, self.create_node, self.proxy
+        )
         self.layout_guard, self.input_guard = self.records.layout_guard, self.records.input_guard
         self._failed: str | None = None  # the path of the module whose forward raised
         self._decided: set[str] = set()  # lines that asked for a number or a condition
@@ -145,7 +146,10 @@ class MetaTracer(fx.Tracer):
         return False
 
     def placeholders(self) -> Iterator[fx.Proxy]:
-        return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
+        for name in self.inputs:
+            proxy = self.create_proxy("placeholder", name, (), {})
+            self.reads.map_node = self.reads.map_node or proxy.node
+            yield proxy
 
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
@@ -266,28 +270,7 @@ class MetaTracer(fx.Tracer):
             a = a.item()
         if not isinstance(a, Tensor):
             return super().create_arg(a)
-        if (viewed := self.call.evaluated(partial(self.call.meta_copies.viewed, a))) is not None:
-            node = self.create_node("get_attr", viewed, (), {})
-            node.meta["value"], node.meta["base"] = a, node.meta["value"]
-            node.meta["axes"] = channels_last_axes(a.dim())
-            return node
-        if (name := self.call.meta_copies.names.get(id(a))) is not None:
-            return self.create_node("get_attr", name, (), {})
-        return self._read_of_other(a)
-
-    def _read_of_other(self, a: Tensor) -> fx.Node:
-        """A node that reads a tensor which is neither a parameter nor a buffer."""
-        recorded, name, unknown, mask = self.side_effects.recorded, None, None, None
-        try:
-            name = recorded.name_of(a)
-        except NoFormulaError as reason:
-            unknown, mask = str(reason), recorded.mask_of(a)
-        if name is None:
-            stand_in = torch.empty_like(a, device="meta")
-            self.call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", stand_in)
-        node = self.create_node("get_attr", name or f"{UNNAMED}{id(a)}", (), {})
-        node.meta |= {"computed": name is not None, "unknown": unknown, "mask": mask}
-        return node
+        return self.reads.node_of(a)
 
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any

@@ -156,7 +156,9 @@ class SideEffects(TorchFunctionMode):
         for source in written:
             if call is None or source not in call.state:
                 node.meta["kept"] = True
-                raise UnsupportedCallError(_written(torch_name(node), str(base_of(source).target)))
+                base = base_of(source)
+                name = UNNAMED if base.meta.get("drawn") else str(base.target)
+                raise UnsupportedCallError(_written(torch_name(node), name))
 
     def tracks(self, call: TracedOp) -> bool:
         """Whether a call, or an inner one, changes buffers of its module."""

@@ -56,10 +56,10 @@ def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
         if more or len(tensors) != (now is not None) or any(each is not now for each in tensors):
             return None
         if now is None:
-            state = Drawn(call) if call.name == "rand" and _is_plain(kwargs) else None
+            state = Drawn(call) if call.name == "rand" and is_plain(kwargs) else None
             known = state is not None or call.name in BLANK
         else:
-            state = _next(state, call, args, kwargs)
+            state = next_state(state, call, args, kwargs)
             known = state is not None and made.numel() == now.numel()
         if not known or made.dtype not in TYPES:
             return None
@@ -69,7 +69,7 @@ def mask_of(calls: Iterable[RecordedCall]) -> Mask | None:
     return replace(state, made=tuple(found))
 
 
-def _next(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str, Any]) -> State:
+def next_state(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str, Any]) -> State:
     """What a call makes of a tensor, its first argument."""
     name, numbers = call.name.strip("_"), args[1:]
     if not args or not isinstance(args[0], Tensor):  # as in torch.div(1, mask)
@@ -97,7 +97,7 @@ def _drawn_in_place(call: RecordedCall, given: Any, kwargs: Mapping[str, Any]) -
     return Drawn(call) if call.name == "uniform_" and tuple(given) in ((), (0, 1)) else None
 
 
-def _is_plain(kwargs: Mapping[str, Any]) -> bool:
+def is_plain(kwargs: Mapping[str, Any]) -> bool:
     """Whether numbers are drawn by torch's own generator, into a new tensor."""
     return all(kwargs.get(name) is None for name in ("generator", "out", "names"))
 

@@ -20,6 +20,7 @@ READS: Final = frozenset(  # functions and methods that read values
 )
 SET: Final = ("data", "grad")  # attributes; torch does not count their setting as a write
 MOVES: Final = ("to", "cpu", "cuda")
+DRAWS: Final = ("rand", "randn")  # functions whose results a network moves to its device
 
 
 class LostWriteError(Exception):
@@ -60,7 +61,7 @@ def answer(
     """
     name = torch_name_of(function)
     if not any(map(_is_meta_copy, _tensors(args))):
-        return function(*args, **_placed(kwargs, device))
+        return function(*args, **_placed(name, kwargs, device))
     if name in _FACTS and args:
         return _FACTS[name](device)
     if name in MOVES:
@@ -73,10 +74,14 @@ def answer(
     return result
 
 
-def _placed(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """The arguments, where they name the network's device with the meta device instead."""
+def _placed(name: str, kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """The arguments, where they name the network's device with the meta device instead.
+
+    Random numbers have no values while tracing, wherever they are drawn.
+    """
     given = kwargs.get("device")
     is_there = given is not None and torch.device(given).type == device.type
+    is_there |= name in DRAWS and kwargs.get("generator") is None and kwargs.get("out") is None
     return kwargs | {"device": "meta"} if is_there else kwargs
 
 

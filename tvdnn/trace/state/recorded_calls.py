@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from ..source_lines import FOREIGN, location_text, source_location
 from .constants import are_held, same_bits
+from .drawn_maps import DrawnMaps, NoDrawnMapError, Replay
 from .drawn_masks import Mask, mask_of
 from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
 from .functionalize import storage_of, version_of
@@ -51,6 +52,7 @@ class RecordedCalls:
         self._writes: Counter[int | None] = Counter()  # by storage, of calls
         self._names: dict[tuple[Any, ...], str] = {}
         self._masks: list[Mask] = []  # that ops have taken
+        self._drawn = DrawnMaps()
         self.constants: list[Tensor] = []  # that formulas without parameters, and masks, make
         self.constant_read_at = ""
         self.formulas: dict[str, Formula] = {}
@@ -174,12 +176,35 @@ class RecordedCalls:
 
     def takes(self, mask: Mask) -> bool:
         """Whether an op is the first to read a mask's draw. Nothing else may hold the mask."""
-        if any(each.draw is mask.draw for each in self._masks):
+        if self._takes_draw(mask.draw) or self._drawn.draws(mask.draw):
             return False
         self._masks.append(mask)
         self.constants += mask.made
         self.constant_read_at = source_location()
         return True
+
+    def _takes_draw(self, draw: RecordedCall) -> bool:
+        return any(each.draw is draw for each in self._masks)
+
+    def drawn(self, tensor: Tensor, beside: fx.Proxy) -> fx.Node | None:
+        """The node of random numbers for each sample; None of a tensor that holds no such numbers.
+
+        `beside` is a map of the batch. Nothing else may hold the tensor. Raises NoDrawnMapError
+        where ops cannot make them.
+        """
+        formulas = _Formulas(self._copies, self._calls, self._device)
+        calls = [*formulas.needed(tensor)][::-1] if self.made(tensor) else []
+        if not any(each.draws for each in calls):
+            return None
+        if any(map(self._takes_draw, calls)):
+            raise NoDrawnMapError("a product by a mask of them draws others")
+        replay = Replay(self._drawn, beside)
+        for call in calls:
+            replay.run(call)
+        node = replay.node_of(tensor)
+        self.constants += replay.tensors
+        self.constant_read_at = source_location()
+        return node
 
     def mask_of(self, tensor: Tensor) -> Mask | None:
         """The mask of samples that a forward has drawn; None for another tensor."""

@@ -1,0 +1,211 @@
+"""Random numbers that a forward draws for each sample, and what it computes of them alone.
+
+    z = mean + torch.randn_like(std) * std
+    noise = torch.randn(len(x), 1, *x.shape[2:], device=x.device)
+    kept = (torch.rand_like(x) < 0.9) / 0.9
+
+Torch draws them into tensors that come from no map. Where an op reads one, the recorded calls
+behind it are run again on proxies: draws become maps of random numbers, and other calls ops.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+from torch.overrides import is_tensor_method_or_property
+
+from ...functional import random_map
+from ...ops.traced_op import given_settings
+from .drawn_masks import TYPES, Drawn, Mask, State, is_plain, next_state
+from .functionalize import storage_of
+from .recorded_call import RecordedCall
+
+EVEN: Final = ("rand", "rand_like")
+NORMAL: Final = ("randn", "randn_like")
+# By function, the places and names of two numbers, and their defaults.
+NUMBERS: Final[Mapping[str, tuple[int, tuple[str, str], tuple[float, float]]]] = {
+    "normal": (0, ("mean", "std"), (0.0, 1.0)),
+    "normal_": (1, ("mean", "std"), (0.0, 1.0)),
+    "uniform_": (1, ("from", "to"), (0.0, 1.0)),
+    "exponential_": (1, ("lambd", ""), (1.0, 0.0)),
+}
+Settings = Mapping[str, Any]  # of random_map, behind its size
+
+
+class NoDrawnMapError(Exception):
+    """Why a tensor of random numbers is no map: a sentence about `they`."""
+
+
+class DrawnMaps:
+    """The random numbers that the ops of one traced forward read.
+
+    `nodes` are by tensor and number of writes to its storage.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[tuple[int, int], fx.Node] = {}
+        self._draws: dict[int, tuple[Settings, fx.Node]] = {}  # by recorded call
+
+    def draws(self, call: RecordedCall) -> bool:
+        """Whether an op draws the numbers of this call."""
+        return id(call) in self._draws
+
+    def drawn(self, call: RecordedCall, settings: Settings, beside: fx.Proxy) -> fx.Node:
+        """The numbers of a call that draws. Two forms of them would be two draws."""
+        form, node = self._draws.get(id(call), (settings, None))
+        if form != settings:
+            raise NoDrawnMapError("ops read them in two forms")
+        if node is None:
+            (made,) = call.made
+            node = _beside(beside, tuple(made.shape), settings).node
+            self._draws[id(call)] = form, node
+        return node
+
+
+class Replay:
+    """Runs recorded calls again, the first first, on the nodes of random numbers.
+
+    `beside` is a map of the batch. Raises NoDrawnMapError where a call on random numbers, or what
+    it makes, is no op.
+    """
+
+    def __init__(self, maps: DrawnMaps, beside: fx.Proxy) -> None:
+        self._maps, self._beside = maps, beside
+        self._states: dict[int, State | fx.Node] = {}  # by tensor
+        self._aliases: dict[int | None, set[int]] = {}  # by storage
+        self._writes = Counter[int | None]()  # by storage, so far
+        self.tensors: list[Tensor] = []  # that hold random numbers
+
+    def run(self, call: RecordedCall) -> None:
+        """Note what a call makes of random numbers, or where it draws some."""
+        self._writes.update(set(map(storage_of, call.written)))
+        made = [each for each in call.made if isinstance(each, Tensor)]
+        known = [self._maps.nodes.get(self._key(each)) for each in made]
+        found = known[0] if any(known) else self._result(call)
+        if found is None:
+            return
+        if len(made) != 1 or call.formed:
+            raise NoDrawnMapError(f"{call.name} is called on them")
+        (target,) = made
+        aliases = self._aliases.setdefault(storage_of(target), set())
+        if call.written and aliases - {id(target)}:
+            raise NoDrawnMapError("they are written where a view shows them")
+        aliases.add(id(target))
+        self._states[id(target)] = found
+        self.tensors.append(target)
+
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        """The node of a tensor as the calls so far have left it."""
+        found = self._states.get(id(tensor))
+        if found is None:
+            raise NoDrawnMapError("they are written where a view shows them")
+        node = found if isinstance(found, fx.Node) else self._drawn(found, tensor)
+        node.meta["drawn"] = True
+        self._states[id(tensor)] = self._maps.nodes[self._key(tensor)] = node
+        return node
+
+    def _key(self, tensor: Tensor) -> tuple[int, int]:
+        return id(tensor), self._writes[storage_of(tensor)]
+
+    def _result(self, call: RecordedCall) -> State | fx.Node:
+        """What a call makes of random numbers: a form of a draw, or a node. None of others."""
+        args, kwargs = call.arguments
+        given = [each for each in call.given if isinstance(each, Tensor)]
+        if call.draws:
+            return self._draw(call, args, kwargs)
+        if not any(id(each) in self._states for each in given):
+            return None
+        state = self._states.get(id(given[0]))
+        if len(given) == 1 and isinstance(state, (Drawn, Mask)) and given[0].dtype in TYPES:
+            found = next_state(state, call, args, kwargs)
+            if found is not None:
+                return found
+        return self._applied(call)
+
+    def _draw(
+        self, call: RecordedCall, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> State | fx.Node:
+        """The numbers that a call draws. Those in [0, 1) may still become a mask."""
+        if not is_plain(kwargs) or kwargs.get("requires_grad"):
+            raise NoDrawnMapError(f"{call.name} draws them by a generator of its own, or with out=")
+        found = Drawn(call) if call.name in EVEN else next_state(None, call, args, kwargs)
+        if found is not None:
+            return found
+        settings = settings_of_draw(call.name, args, kwargs)
+        if settings is None:
+            raise NoDrawnMapError(f"{call.name} draws them")
+        return self._maps.drawn(call, settings, self._beside)
+
+    def _drawn(self, state: State, tensor: Tensor) -> fx.Node:
+        """The node of numbers in one of the forms that a mask takes."""
+        assert state is not None
+        settings: Settings = {"distribution": "uniform"}
+        if isinstance(state, Mask):
+            if not 0 <= state.keep <= 1:
+                raise NoDrawnMapError(f"{state.keep} of them are kept")
+            settings = {"distribution": "bernoulli", "p": state.keep}
+        found: Any = self._proxy(self._maps.drawn(state.draw, settings, self._beside))
+        if isinstance(state, Mask) and state.value != 1:
+            found = found * state.value
+        elif isinstance(state, Drawn) and state.shift:
+            found = found + state.shift
+        if tuple(found.shape) != tuple(tensor.shape):
+            found = found.reshape(tuple(tensor.shape))
+        node: fx.Node = found.node
+        return node
+
+    def _applied(self, call: RecordedCall) -> fx.Node:
+        """The node of a call on random numbers, beside other tensors as they are."""
+        leaves = [self._placed(each) for each in call.given]
+        with torch.set_grad_enabled(call.graded):
+            result = _called(call, *call.arguments_of(leaves))
+        if not isinstance(result, fx.Proxy):
+            raise NoDrawnMapError(f"{call.name} is called on them")
+        return result.node
+
+    def _placed(self, each: Any) -> Any:
+        is_drawn = isinstance(each, Tensor) and id(each) in self._states
+        return self._proxy(self.node_of(each)) if is_drawn else each
+
+    def _proxy(self, node: fx.Node) -> fx.Proxy:
+        proxy: fx.Proxy = self._beside.tracer.proxy(node)
+        return proxy
+
+
+def _beside(x: Any, size: tuple[int, ...], settings: Settings) -> Any:
+    if size[:1] != tuple(x.shape[:1]):
+        raise NoDrawnMapError("they are not drawn for each sample")
+    return random_map(x, size, **settings)
+
+
+def _called(call: RecordedCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a call on proxies; of one in place that of its function out of place."""
+    name = str(getattr(call.function, "__name__", ""))
+    if name in ("__get__", "__set__", "__setitem__") or kwargs.get("out") is not None:
+        raise NoDrawnMapError(f"{call.name} is called on them")
+    if call.written:
+        name = name.replace("__i", "__", 1) if name.startswith("__i") else name.removesuffix("_")
+    elif not is_tensor_method_or_property(call.function):
+        return call.function(*args, **kwargs)
+    first, *others = args
+    return getattr(first, name)(*others, **kwargs)
+
+
+def settings_of_draw(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Settings | None:
+    """The distribution that a function draws from; None of one that a map cannot have."""
+    if name in NORMAL:
+        return {"distribution": "normal"}
+    if name not in NUMBERS:
+        return None
+    place, names, defaults = NUMBERS[name]
+    given = given_settings(dict(zip(names, defaults, strict=True)), args[place:][:2], kwargs)
+    first, second = (given[each] for each in names)
+    if not all(isinstance(each, (int, float)) for each in (first, second)):
+        return None
+    if name == "exponential_":
+        return {"distribution": "exponential", "scale": 1 / first} if first > 0 else None
+    if name == "uniform_":
+        return {"distribution": "uniform", "scale": float(second - first), "shift": float(first)}
+    return {"distribution": "normal", "scale": float(second), "shift": float(first)}
