@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from bench import granularity
-from tests.support import interpreter, searching, tuning
-from tests.support.ordering import slow_first, some_cases
+from tests.support import examples, interpreter, searching, tuning
+from tests.support.ordering import share, slow_first, some_cases
 from tvdnn.experiment import tuner
 from tvdnn.experiment.trials import Job
 
@@ -27,8 +27,17 @@ CACHED_NBYTES = 2 << 30  # freeing less takes longer than it is worth
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every", type=int, default=1, metavar="N", help="run one of every N cases of a test"
+        "--every",
+        type=int,
+        metavar="N",
+        help="run one of every N cases of a test, by default 4; 1 runs all, slow tests too, and is"
+        " the default for tests that are named",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers are given what the first process chooses."""
+    config.option.every = examples.every = share(config)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -58,7 +67,10 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests go first; those marked `gpu` are skipped where there is none."""
-    chosen = some_cases(items, config.getoption("--every"))
+    every = config.getoption("--every")
+    chosen = some_cases(items, every)
+    if every > 1:
+        chosen = [item for item in chosen if item.get_closest_marker("slow") is None]
     if len(chosen) < len(items):
         left = set(items).difference(chosen)
         config.hook.pytest_deselected(items=list(left))

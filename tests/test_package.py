@@ -131,6 +131,7 @@ run_module("tvdnn", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
 def test_the_bare_checkout_runs_as_a_command_and_imports_no_compiler() -> None:
     """A trainer is imported without torch's compiler, which takes seconds."""
     done = subprocess.run(

@@ -76,6 +76,7 @@ def run(pages: list[Path], folder: Path) -> list[str]:
     return printed[:-1]
 
 
+@pytest.mark.slow
 def test_the_code_of_every_page_runs(tmp_path: Path) -> None:
     """The README's trains and saves."""
     assert WITH_CODE[0] == ROOT / "README.md"

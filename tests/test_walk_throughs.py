@@ -70,6 +70,7 @@ def test_an_addition_touches_few_files(folders: tuple[str, ...], most: int) -> N
     assert len({*paths}) == len(paths) == most
 
 
+@pytest.mark.slow
 def test_the_tests_find_what_the_diffs_add(tmp_path: Path) -> None:
     for name in ("tvdnn", "kernels", "bench", "tests"):
         ignored = shutil.ignore_patterns("__pycache__", "results")

@@ -245,20 +245,24 @@ def compile_cases(
 def _variants(
     cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool
 ) -> list[Variant]:
-    """Variants to compile: for Hopper `every` one or few, else each launcher's kernels once."""
+    """Variants to compile: for Hopper `every` one or few, else each launcher's kernels once.
+
+    A part of these is one of so many kernels, for Hopper, or launchers.
+    """
     asked = [
         variant
         for case in cases
         for variant in variants_of(case.launch, _launcher, case.name, wgmma=case.wgmma)
     ]
-    if arch == HOPPER:
-        found = merged(asked) if every else quickly_checked(merged(asked))
-    else:
-        found = once_each(asked, by_launcher=True)
-    counts = Counter(each.place for each in found)
     number, parts = part
-    mine = {name for name, _ in counts.most_common()[number::parts]}
-    return [each for each in found if each.place in mine]
+    if arch != HOPPER:
+        launchers = {*sorted({each.launcher for each in asked})[number::parts]}
+        found = once_each(asked, by_launcher=True)
+        return [each for each in found if each.launcher in launchers]
+    found = merged(asked) if every else quickly_checked(merged(asked))
+    counts = Counter(each.place for each in found)
+    kernels = {name for name, _ in counts.most_common()[number::parts]}
+    return [each for each in found if each.place in kernels]
 
 
 def without_interpreter() -> dict[str, str]:

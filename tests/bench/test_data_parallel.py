@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.offline.compiler import ROOT
 
 WAYS = ["alone", "trainer", "shards", "virtualize"]  # torch's own take torchvision's networks
 
 
+@pytest.mark.slow
 def test_each_way_has_a_row(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "--ways", *WAYS)
     assert [row["way"] for row in rows] == WAYS
@@ -23,6 +26,7 @@ def test_each_way_has_a_row(tmp_path: Path) -> None:
     assert sharded["loss_before"] == together["loss_before"]
 
 
+@pytest.mark.slow
 def test_ways_take_turns(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "--turns", "2", "--ways", *WAYS[:2])
     assert [(row["way"], row["turns"]) for row in rows] == [("alone", 2), ("trainer", 2)]

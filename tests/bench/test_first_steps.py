@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["trainer", "virtualize"])
 def test_a_row_has_the_parts_of_a_first_step(way: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from bench.offline.compiler import ROOT
@@ -42,6 +43,7 @@ def by_torchrun(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_bench_has_a_row_of_all_processes() -> None:
     options = ("--batch", "4", "--steps", "3", "--policy", "keep,vdnn-all", "--json", "-")
     done = launched("bench", "lenet5", *options)
@@ -54,6 +56,7 @@ def test_bench_has_a_row_of_all_processes() -> None:
     assert done.stderr.count("keep: running") == 1
 
 
+@pytest.mark.slow
 def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     data = dataset(tmp_path / "a.npz")
     options = ("--data", data, "--lr", "0.02", "--dtype", "fp32", "--epochs", "2")
@@ -78,6 +81,7 @@ def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     assert saved[0]["momentum_buffer"].shape == (6, 1, 5, 5)  # of all, though each has a part
 
 
+@pytest.mark.slow
 def test_an_error_names_its_process() -> None:
     done = launched("bench", "lenet5", "--batch", "4", "--policy", "nothing")
     assert done.returncode != 0

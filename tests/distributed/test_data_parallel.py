@@ -12,6 +12,7 @@ from tests.support.ranks import WORLD, Found
 CASES = data_parallel_cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["sgd", "adamw", "batch_norm"])
 def test_training_is_as_accurate_as_torchs(ranks: list[Found], case: str) -> None:
     for found in ranks:

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from bench.offline.compiler import ROOT
 
 # Their parameters are computed from others, whose gradients are summed behind the step.
@@ -11,6 +13,7 @@ from bench.offline.compiler import ROOT
 SEEDS = "10019115,10019135,10019695,10020784,10022104"
 
 
+@pytest.mark.slow
 def test_random_networks_have_the_bits_of_one_process() -> None:
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = [sys.executable, *words, "-m", "bench.generated.together", "--seeds", SEEDS]

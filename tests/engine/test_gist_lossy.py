@@ -132,6 +132,7 @@ def test_row_tiles_are_rounded_with_the_rows_beside_them(form: Form) -> None:
         assert relative_error(mine, theirs) < 1e-5  # tiles are added in another order
 
 
+@pytest.mark.slow
 def test_lenet_learns_the_digits_from_rounded_maps(digits: tuple[Batch, Batch]) -> None:
     """In fp8, with the first loss to the bits of keep."""
     trained_on, test = digits

@@ -307,6 +307,7 @@ def test_another_process_plans_the_same_without_torch(make_graph: Any) -> None:
         assert there.schedule.arena_nbytes == here.schedule.arena_nbytes
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     """torchrun starts the script."""
     ranked = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}

@@ -279,6 +279,7 @@ def test_a_limit_below_all_codecs_has_the_bits_of_keep(limit: str) -> None:
     assert trainer.rounding is None
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_are_measured_too() -> None:
     """Accumulating steps have plans of their own. Their first part is measured."""
     often, seldom = (trainer_of(smooth, WIDE, lossy_check_every=every) for every in (1, 1000))

@@ -73,6 +73,7 @@ def dropping() -> nn.Sequential:
     return nn.Sequential(*net[:3], nn.Dropout(0.5), *net[3:])
 
 
+@pytest.mark.slow
 def test_measuring_changes_no_bit_of_the_state_nor_a_random_number() -> None:
     """Outputs, accumulated gradients, parameters, statistics and random numbers."""
     nets = [virtual_of(dropping, WIDE, lossy_check_every=every) for every in (1, 1000)]
@@ -264,6 +265,7 @@ class Two(nn.Module):
         return y, self.other(y)
 
 
+@pytest.mark.slow
 def test_an_output_without_a_gradient_gives_none_in_a_measured_step() -> None:
     exact, net = kept(Two), virtual_of(Two, WIDE)
     ((x, y),) = batches(1)
@@ -275,6 +277,7 @@ def test_an_output_without_a_gradient_gives_none_in_a_measured_step() -> None:
         assert (mine.grad is None) == (theirs.grad is None) == name.startswith("other"), name
 
 
+@pytest.mark.slow
 def test_no_budget_is_exceeded_while_gradients_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -103,6 +103,7 @@ def test_auto_without_a_budget_keeps(big: Graph) -> None:
     assert planned(big, "auto", None).plan == keep(big)
 
 
+@pytest.mark.slow
 def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
     """Nine budgets from the floor up, on a VGG of which all runs are short."""
     graph = in_bf16(vgg(64, depths=(1, 1, 1, 1, 1), image=96), fuse=False)

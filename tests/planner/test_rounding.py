@@ -59,6 +59,7 @@ def test_rounding_errors_are_those_of_values_spread_over_an_octave() -> None:
         assert (error.norm() / values.norm()).item() == pytest.approx(ROUNDING[form], rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "share"), [(smooth, 0.5), (normalized, 0.3)])
 def test_the_planner_wins_by_rounding_and_rounds_only_what_is_allowed(
     make: Make, share: float

@@ -138,6 +138,7 @@ def each_sent(
     return EACH(self, [pickle.loads(pickle.dumps(job)) for job in jobs], progress)
 
 
+@pytest.mark.slow
 def test_a_sweep_never_takes_longer_in_more_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

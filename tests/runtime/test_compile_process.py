@@ -142,21 +142,25 @@ assert compiled == ["stores"] * precompile.FEW, compiled
 """
 
 
+@pytest.mark.slow
 def test_other_processes_leave_every_kernel_in_the_cache(tmp_path: Path) -> None:
     """Kernels of Triton and of Gluon, with descriptors. One that fails fails here again."""
     run_compiler(BY_PROCESSES, TRITON_CACHE_DIR=str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_process_that_starts_early_compiles_all_and_ends(tmp_path: Path) -> None:
     """It serves every `compiling` within. Few cores, a CPU or references start none."""
     run_compiler(SOON, TRITON_CACHE_DIR=str(tmp_path))
 
 
+@pytest.mark.slow
 def test_threads_compile_where_processes_are_stopped(tmp_path: Path) -> None:
     """An interrupt leaves no process. Where a process was killed, threads compile its kernels."""
     run_compiler(STORES + STOPPED, TRITON_CACHE_DIR=str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["import_kernels", "compile_all"])
 def test_threads_compile_where_processes_fail(part: str, tmp_path: Path) -> None:
     run_compiler(STORES + BROKEN, part, TRITON_CACHE_DIR=str(tmp_path))

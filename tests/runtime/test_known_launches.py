@@ -72,6 +72,7 @@ def graph() -> Graph:
     return expand(maker.build(), Settings("fp32", 16 * KIB, optimizer=SGD()))
 
 
+@pytest.mark.slow
 def test_what_ships_knows_a_networks_launches() -> None:
     """Their signatures are those of the file: else their seconds would be estimates."""
     run_compiler(SHIPPED)

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+import pytest
 import torch
 
 from tests.support.scripts import run_compiler
@@ -32,6 +33,7 @@ for ask in (torch.empty, lambda: bool(torch.version.hip), lambda: torch.finfo(to
 """
 
 
+@pytest.mark.slow
 def test_kernels_have_the_same_keys_without_torch() -> None:
     """The keys hold their code and constants, and those of all that they call."""
     *found, with_torch = run_compiler(KEYS).splitlines()

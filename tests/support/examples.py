@@ -1,4 +1,7 @@
-"""Examples that hypothesis draws, the same in every run."""
+"""Examples that hypothesis draws, the same in every run.
+
+A run of one of every so many cases (`pytest --every N`) draws one of every so many examples.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 Test = TypeVar("Test", bound=Callable[..., None])
+FEWEST = 4  # of a test's examples
 # The sizes of a random chain of layers. A chunk size is in bytes.
 CHAIN: dict[str, SearchStrategy[int]] = {
     "batch": st.integers(2, 9),
@@ -17,8 +21,12 @@ CHAIN: dict[str, SearchStrategy[int]] = {
 }
 
 
+every = 1  # set as tests are collected
+
+
 def examples(max_examples: int, **strategies: SearchStrategy[Any]) -> Callable[[Test], Test]:
     """Run a test with examples of a `seed` and of these strategies."""
     drawn = given(seed=st.integers(0, 2**32 - 1), **strategies)
-    chosen = settings(max_examples=max_examples, derandomize=True, deadline=None, database=None)
+    fewer = max(max_examples // every, min(FEWEST, max_examples))
+    chosen = settings(max_examples=fewer, derandomize=True, deadline=None, database=None)
     return lambda test: chosen(drawn(test))

@@ -1,4 +1,8 @@
-"""Which tests run, and in which order: each worker begins with some of those that take long."""
+"""Which tests run, and in which order: each worker begins with some of those that take long.
+
+`pytest` alone takes five minutes on two cores: it runs one of every few cases of each test, and
+leaves out those marked `slow`. Whoever names tests gets all of these.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +21,19 @@ SLOW: Final = (
     "graph/test_fusion.py",
     "planner/test_auto.py",
 )
+
+
+FEW: Final = 4  # one of every so many cases, where nothing is named
+
+
+def share(config: pytest.Config) -> int:
+    """Of how many cases one runs: as asked for; else all of what is named, or one of a few."""
+    asked: int | None = config.getoption("--every")
+    if asked is not None:
+        return asked
+    named = config.args_source == pytest.Config.ArgsSource.ARGS
+    chosen = any(config.getoption(each, None) for each in ("keyword", "markexpr", "lf"))
+    return 1 if named or chosen else FEW
 
 
 def some_cases(items: Sequence[pytest.Item], every: int) -> list[pytest.Item]:

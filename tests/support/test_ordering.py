@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ordering import SLOW, TESTS, slow_first, some_cases
+from tests.support.ordering import FEW, SLOW, TESTS, share, slow_first, some_cases
 
 
 def named(*names: str) -> list[Any]:
@@ -27,6 +27,25 @@ def test_every_worker_begins_with_slow_tests(workers: int, fast: int) -> None:
 
 def test_files_of_slow_tests_exist() -> None:
     assert all(Path(TESTS, name).is_file() for name in SLOW)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "every"),
+    [
+        ("TESTPATHS", {}, FEW),
+        ("INVOCATION_DIR", {}, FEW),
+        ("ARGS", {}, 1),
+        ("TESTPATHS", {"keyword": "exact"}, 1),
+        ("TESTPATHS", {"markexpr": "gpu"}, 1),
+        ("TESTPATHS", {"lf": True}, 1),
+        ("TESTPATHS", {"--every": 1}, 1),
+        ("ARGS", {"--every": 7}, 7),
+    ],
+)
+def test_what_is_named_runs_whole(source: str, options: dict[str, Any], every: int) -> None:
+    source_of = getattr(pytest.Config.ArgsSource, source)
+    config: Any = SimpleNamespace(args_source=source_of, getoption=options.get)
+    assert share(config) == every
 
 
 def test_some_cases_leave_no_test_out_and_no_value() -> None:
