@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every",
         type=int,
         metavar="N",
-        help="run one of every N cases of a test, by default 4; 1 runs all, slow tests too, and is"
+        help="run one of every N cases of a test, by default 6; 1 runs all, slow tests too, and is"
         " the default for tests that are named",
     )
 

@@ -9,10 +9,10 @@ from tests.distributed import data_parallel_cases
 from tests.distributed.states import error_of, most_beside
 from tests.support.ranks import WORLD, Found
 
+pytestmark = pytest.mark.slow
 CASES = data_parallel_cases
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["sgd", "adamw", "batch_norm"])
 def test_training_is_as_accurate_as_torchs(ranks: list[Found], case: str) -> None:
     for found in ranks:

@@ -58,6 +58,7 @@ def made(policy: str, budget: int | None = None) -> tuple[torch.nn.Module, Train
     return net, Trainer(net, x, optimizer=optimizer, **options)
 
 
+@pytest.mark.slow
 def test_lenet_learns_the_digits_near_the_floor(digits: tuple[Batch, Batch]) -> None:
     train, test = digits
     kept_net, kept = made("keep")

@@ -98,6 +98,7 @@ def test_measuring_changes_no_bit_of_the_state_nor_a_random_number() -> None:
     assert found == [6, 1]
 
 
+@pytest.mark.slow
 def test_a_codec_over_the_limit_rounds_no_gradient_and_is_dropped() -> None:
     """Each gradient is exact, and the next plan is made beside training."""
     exact, net = kept(normalized), virtual_of(normalized, less_than_the_error())

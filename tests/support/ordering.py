@@ -23,7 +23,7 @@ SLOW: Final = (
 )
 
 
-FEW: Final = 4  # one of every so many cases, where nothing is named
+FEW: Final = 6  # one of every so many cases, where nothing is named
 
 
 def share(config: pytest.Config) -> int:
