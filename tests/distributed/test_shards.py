@@ -11,6 +11,8 @@ from tests.support.ranks import WORLD, Found
 from tvdnn.placement import aligned
 from tvdnn.placement.cuda_blocks import block_nbytes
 
+pytestmark = pytest.mark.slow
+
 CASES = shard_cases
 
 

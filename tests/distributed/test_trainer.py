@@ -9,6 +9,8 @@ from tests.distributed import trainer_cases
 from tests.distributed.states import assert_equal, error_of, most_beside
 from tests.support.ranks import WORLD, Found
 
+pytestmark = pytest.mark.slow
+
 CASES = trainer_cases
 
 
