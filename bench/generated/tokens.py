@@ -55,15 +55,15 @@ MASKED = (  # of all samples or none: random masks cannot be compared
 )
 DRAWN = (  # random numbers that decide nothing
     "{0} + torch.randn_like({0}) * 0.0",
-    "{0} * (torch.rand_like({0}) < 1.0).float()",
+    "{0} * (torch.rand_like({0}) < 1.0).to({0}.dtype)",
     "torch.empty_like({0}).bernoulli_(1.0).div_(2.0) * {0}",
     "{0} * (1 - torch.zeros_like({0}).bernoulli_(0.0))",
-    "{0} + torch.rand(BATCH, 1, HEIGHT, WIDTH, device={0}.device).clamp(2.0, 3.0)",
-    "torch.randn({0}.shape, device={0}.device).mul_(0.0).add_(0.5) * {0}",
+    "{0} + torch.rand(BATCH, 1, HEIGHT, WIDTH).to({0}).clamp(2.0, 3.0)",
+    "torch.randn({0}.shape).type_as({0}).mul_(0.0).add_(0.5) * {0}",
     "{0} - torch.empty_like({0}).exponential_().clamp(max=0.0)",
     "{0} + {0}.new_empty({0}.shape).normal_(0.5, 0.0)",
     "{0} * torch.zeros_like({0}).uniform_(2.0, 2.0)",
-    "{0} * torch.normal(1.0, 0.0, (BATCH, CHANNELS), device={0}.device)[:, :, None, None]",
+    "{0} * torch.normal(1.0, 0.0, (BATCH, CHANNELS)).to({0})[:, :, None, None]",
     "{0} + F.gumbel_softmax({0}, dim=1) * 0.0",
     "torch.broadcast_tensors({0}, {0}[:, :1])[1] + {0}",
 )

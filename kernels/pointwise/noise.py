@@ -24,19 +24,20 @@ LANES: Final = 256  # calls of a program
 NUM_WARPS: Final = 4
 UNIT: Final = tl.constexpr(2.0**-32)  # of a word
 TURN: Final = tl.constexpr(2.0 * math.pi * 2.0**-32)  # the angle of a word
+BELOW_ONE: Final = tl.constexpr(1.0 - 2.0**-24)
 PROBABILITY_BITS: Final = tl.constexpr(24)  # of a share of ones
 
 
 @triton.jit
 def _radius(word):
     """The distance from the middle of a pair of normal numbers: Box and Muller, 1958."""
-    return tl.sqrt_rn(-2.0 * tl.log(_above_zero(word)))
+    return tl.sqrt_rn(-2.0 * tl.log(_inside(word)))
 
 
 @triton.jit
-def _above_zero(word):
-    """Evenly in (0, 1]."""
-    return (word.to(tl.float32) + 0.5) * UNIT
+def _inside(word):
+    """Evenly in (0, 1): the largest words are rounded to 1, whose logarithm would be zero."""
+    return tl.minimum((word.to(tl.float32) + 0.5) * UNIT, BELOW_ONE)
 
 
 @triton.jit
@@ -60,7 +61,7 @@ def _numbers(words, least, DISTRIBUTION: tl.constexpr, BITS: tl.constexpr):
         if DISTRIBUTION == "uniform":
             numbers = (word >> (32 - BITS)).to(tl.float32) * (1.0 / (1 << BITS))
         elif DISTRIBUTION == "exponential":
-            numbers = -tl.log(_above_zero(word))
+            numbers = -tl.log(_inside(word))
         else:
             tl.static_assert(DISTRIBUTION == "bernoulli")
             numbers = ((word >> (32 - PROBABILITY_BITS)).to(tl.int32) >= least).to(tl.float32)
@@ -103,10 +104,11 @@ def noise(
 ) -> None:  # fmt: skip
     """y = `shift` + `scale` times independent numbers of one of DISTRIBUTIONS.
 
-    Normal numbers have mean 0 and variance 1, even ones lie in [0, 1), exponential ones have mean
-    1, and of Bernoulli's a share `p` is one, the others zero. `seed` is int64 [1] on the device.
-    `op_id`, below 2**31, gives each op its own numbers. `first_sample` is the index in the batch of
-    the first sample of y, which is contiguous. y is rounded as products of `precision` read it.
+    Normal numbers have mean 0 and variance 1, even ones lie in [0, 1), exponential ones are above 0
+    and have mean 1, and of Bernoulli's a share `p` is one, the others zero. `seed` is int64 [1] on
+    the device. `op_id`, below 2**31, gives each op its own numbers. `first_sample` is the index in
+    the batch of the first sample of y, which is contiguous. y is rounded as products of `precision`
+    read it.
     """
     numel = y.numel()
     if numel == 0:
@@ -121,19 +123,19 @@ def noise(
 
 
 def _normal_reference(words: Tensor) -> Tensor:
-    radius = (-2.0 * _above_zero_reference(words[0::2]).log()).sqrt()
+    radius = (-2.0 * _inside_reference(words[0::2]).log()).sqrt()
     angle = words[1::2].double() * TURN.value
     return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).flatten(0, 1)
 
 
-def _above_zero_reference(words: Tensor) -> Tensor:
-    return (words.double() + 0.5) * UNIT.value
+def _inside_reference(words: Tensor) -> Tensor:
+    return ((words.double() + 0.5) * UNIT.value).clamp(max=BELOW_ONE.value)
 
 
 _OF_WORDS: Final[Mapping[str, Callable[[Tensor, int, int], Tensor]]] = {
     "normal": lambda words, least, bits: _normal_reference(words),
     "uniform": lambda words, least, bits: (words >> (32 - bits)).double() / (1 << bits),
-    "exponential": lambda words, least, bits: -_above_zero_reference(words).log(),
+    "exponential": lambda words, least, bits: -_inside_reference(words).log(),
     "bernoulli": lambda words, least, bits: (
         (words >> (32 - PROBABILITY_BITS.value)) >= least
     ).double(),

@@ -253,3 +253,27 @@ def test_lazy_layers_get_their_parameters() -> None:
     losses = [trainer_of(net).step(*batch).item() for batch in batches_of(1)]
     assert net[3].weight.shape == (CLASSES, 4 * 8 * 8)
     assert all(torch.tensor(losses).isfinite())
+
+
+class Noisy(nn.Module):
+    """Random numbers and nothing else, so that a loss beside zeros is the mean of their squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + torch.randn_like(x)
+
+
+def test_parts_of_a_step_draw_other_numbers() -> None:
+    """Eight parts of one sample, drawn alike, would have the loss of one part."""
+    losses = []
+    for samples, parts in ((1, 1), (8, 8), (8, 8)):
+        x = torch.ones(samples, 8)
+        trainer = Trainer(Noisy(), x[:1], loss="mse")
+        losses.append(trainer.step(x, torch.zeros_like(x), accumulate=parts).item())
+        trainer.close()
+    one, eight, again = losses
+    assert abs(one - eight) > 0.01
+    assert eight == again

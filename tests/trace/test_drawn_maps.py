@@ -36,6 +36,11 @@ DRAWS: dict[str, tuple[Draw, float, float]] = {  # with mean and deviation
     "kept": (lambda x: (torch.rand_like(x) < 0.3).float() / 0.3, 1, (0.7 / 0.3) ** 0.5),
     "Bernoulli's": (lambda x: torch.empty_like(x).bernoulli_(0.25), 0.25, 0.1875**0.5),
     "the other": (lambda x: 1 - torch.zeros_like(x).bernoulli_(0.25), 0.75, 0.1875**0.5),
+    "by a number": (lambda x: 2 / (1 + torch.empty_like(x).bernoulli_(p=0.5)), 1.5, 0.5),
+    "like a map": (lambda x: torch.randn(x.shape).to(x), 0, 1),
+    "typed as a map": (lambda x: torch.rand(x.shape).type_as(x), 0.5, 12**-0.5),
+    "of torch 0.3": (lambda x: x.data.new(x.size()).normal_(), 0, 1),
+    "rectified": (lambda x: functional.relu(torch.randn_like(x), inplace=True), 0.399, 0.584),
     "shifted": (lambda x: torch.rand_like(x) + 0.5, 1, 12**-0.5),
     "clamped": (lambda x: torch.randn_like(x).clamp(min=0), (2 * math.pi) ** -0.5, 0.584),
 }
@@ -176,96 +181,21 @@ def test_calls_and_writes_are_followed_in_their_order(
     virtual.close()
 
 
-def written_through_a_view(x: Tensor) -> Tensor:
-    noise = torch.randn_like(x)
-    noise.view(-1).mul_(2)
-    return x + noise
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_what_one_mask_leaves_another_takes(share: float) -> None:
+    """Each element is that of one branch."""
 
+    def way(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+        h = net.conv(x)
+        numbers = torch.rand_like(h)
+        kept = (numbers < share).float()
+        return h * kept + (2 + h) * (numbers >= share).float(), h, kept
 
-def blank_written_through_a_view(x: Tensor) -> Tensor:
-    noise = torch.empty_like(x)
-    noise.view(len(x), -1).normal_()
-    return x + noise
-
-
-def written_by_a_map(x: Tensor) -> Tensor:
-    noise = torch.randn_like(x)
-    noise.add_(x)
-    return noise
-
-
-def two_forms(x: Tensor) -> Tensor:
-    numbers = torch.rand_like(x)
-    return x * (numbers < 0.3).float() + x * numbers
-
-
-def two_shares(x: Tensor) -> Tensor:
-    numbers = torch.rand_like(x)
-    return x * (numbers < 0.3).float() + x * (numbers < 0.5).float()
-
-
-def a_mask_and_the_other(x: Tensor) -> Tensor:
-    """Stochastic depth draws its mask by itself."""
-    mask = torch.floor(0.8 + torch.rand(len(x), 1, 1, 1, device=x.device))
-    return x * mask + torch.tanh(x) * (1 - mask)
-
-
-def the_other_and_a_mask(x: Tensor) -> Tensor:
-    mask = torch.floor(0.8 + torch.rand(len(x), 1, 1, 1, device=x.device))
-    return torch.tanh(x) * (1 - mask) + x * mask
-
-
-def one_sample(x: Tensor) -> Tensor:
-    noise = torch.randn_like(x)
-    noise[0] = 0
-    return x + noise
-
-
-GENERATOR = torch.Generator()
-VIEWED = "they are written where a view shows them"
-REFUSED: list[tuple[Callable[[Tensor], Tensor], str]] = [
-    (written_through_a_view, VIEWED),
-    (blank_written_through_a_view, VIEWED),
-    (written_by_a_map, "add_ writes a map into a tensor that does not come from the inputs"),
-    (two_forms, "ops read them in two forms"),
-    (two_shares, "ops read them in two forms"),
-    (a_mask_and_the_other, "a product by a mask of them draws others"),
-    (the_other_and_a_mask, "a mask that another product reads already"),
-    (one_sample, "__setitem__ is called on them"),
-    (lambda x: x + torch.randn(4, 1, 1, device=x.device), "they are not drawn for each sample"),
-    (lambda x: x + torch.randn(1, *SHAPE, device=x.device), "they are not drawn for each sample"),
-    (lambda x: x + torch.randn(x.shape, generator=GENERATOR), "by a generator of its own"),
-    (lambda x: x + torch.empty_like(x).log_normal_(), "log_normal_ draws them"),
-    (lambda x: x + torch.empty_like(x).cauchy_().tanh(), "cauchy_ draws them"),
-    (lambda x: x + torch.normal(torch.zeros_like(x), 1.0), "normal draws them"),
-    (lambda x: x * torch.randn_like(x).argsort(1), "argsort"),
-    (lambda x: x * torch.randn_like(x).sign(), "sign"),
-    (lambda x: x * (torch.randn_like(x) > 0), "gt"),
-    (lambda x: x * torch.rand_like(x).mul(2).floor(), "floor"),
-    (lambda x: x * torch.randn_like(x).view(torch.int32), "view as torch.int32"),
-    (lambda x: functional.gumbel_softmax(x, hard=True, dim=1), "gumbel_softmax"),
-]
-
-
-@pytest.mark.parametrize(("way", "message"), REFUSED)
-def test_other_draws_are_refused_by_line(way: Callable[[Tensor], Tensor], message: str) -> None:
-    with pytest.raises(UnsupportedOpError, match=rf"{message}.* at .*test_drawn_maps\.py:\d+"):
-        traced(way)
-
-
-def test_numbers_of_as_many_rows_as_samples_stay_apart() -> None:
-    """Of 4 channels and 4 samples: [4, 1, 1] could be either."""
-    with pytest.raises(UnsupportedOpError, match="the first dimension is the batch"):
-        traced(lambda x: x * torch.randn(4, 1, 1, device=x.device), batch=4)
-
-
-CACHE: dict[str, Tensor] = {}
-
-
-def test_numbers_that_something_holds_are_refused() -> None:
-    with pytest.raises(UnsupportedOpError, match="is still held after forward"):
-        traced(lambda x: x + CACHE.setdefault("noise", torch.randn_like(x)))
-    assert not CACHE
+    virtual = virtualize(Functional(way, conv=nn.Conv2d(4, 4, 1)), torch.randn(8, *SHAPE))
+    found, h, kept = virtual(torch.randn(8, *SHAPE))
+    torch.testing.assert_close(found, torch.where(kept > 0, h, 2 + h))
+    assert abs(kept.mean().item() - share) < 0.1
+    virtual.close()
 
 
 def test_a_map_is_not_viewed_as_another_type() -> None:

@@ -149,8 +149,8 @@ REFUSED: list[tuple[Way, str]] = [
     (lambda x: x * torch.floor(KEEP + drawn(x, 1, 1, 1, 1)).expand(6, 1, 1, 1), DRAWS),
     (lambda x: x * torch.floor(1.5 + drawn(x)), "floor"),
     (lambda x: x + torch.floor(KEEP + drawn(x)), DRAWS),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), "to"),
-    (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), "view as torch.int32"),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).to(torch.int32), "to is called on them"),
+    (lambda x: x * torch.floor(KEEP + drawn(x)).view(torch.int32), "view is called on them"),
     (lambda x: x * torch.empty(6, 1, 1, 1, device=x.device).normal_().add_(1).floor_(), "floor"),
 ]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -39,6 +39,10 @@ from .synchronized_group import check_alone, synchronizes
 from .training_batches import TrainingBatches
 
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
+
+NEXT_PART: Final = (
+    1 << 32
+)  # from the seed of a part of a batch to the next; seeds of steps are below
 
 
 class TrainingSteps:
@@ -194,8 +198,10 @@ class TrainingSteps:
         starts = range(0, len(x), rows)
         self._batches.check_labels(runner, y, starts)
         self._begin_together(len(x), len(starts))
-        parts = zip(x.split(rows), y.split(rows), starts, strict=True)
-        losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
+        losses = []
+        for a, b, start in zip(x.split(rows), y.split(rows), starts, strict=True):
+            losses.append(self._part(runner, a, b, Mode.ACCUMULATE, start))
+            self._core.control.seed.add_(NEXT_PART)
         loss, group = torch.stack(losses).mean(), self._core.requested.group
         if group is not None:
             group.mean([loss], self._core.control)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import functional
 
 from ..functional import Ints, in_row, pair, random_map
@@ -158,10 +159,12 @@ def repeat_interleave(
 
 
 def broadcast_tensors(*tensors: Any) -> Any:
-    """Tensors, or one sequence of them."""
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    shape = torch.broadcast_shapes(*(tuple(each.shape) for each in given))
-    return tuple(each.expand(shape) for each in given)
+    if not all(
+        isinstance(each, Proxy) for each in tensors
+    ):  # calls on others would not be recorded
+        return NotImplemented
+    shape = torch.broadcast_shapes(*(tuple(each.shape) for each in tensors))
+    return tuple(each.expand(shape) for each in tensors)
 
 
 def gumbel_softmax(

@@ -29,6 +29,13 @@ class Casts:
     dtype: Any
     device: Any
 
+    def new(self, *size: Any, **form: Any) -> Any:
+        """An empty tensor of sizes; of data it is refused by name."""
+        sizes = size[0] if len(size) == 1 and isinstance(size[0], torch.Size) else size
+        if form or not all(isinstance(each, int) for each in sizes):
+            return self._call("new", *size, **form)
+        return self.new_empty(*sizes)
+
     def new_empty(self, *size: Any, **form: Any) -> Any:
         return torch.empty(*size, **self._type_and_device(form))
 

@@ -142,6 +142,15 @@ def _decomposed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return DECOMPOSITIONS[function](*args, **kwargs)
 
 
+def _as_a_map_is(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A tensor of no map, moved to a map's device and cast to its type."""
+    x, *others = args
+    if isinstance(x, MapProxy) or kwargs or len(others) != 1:
+        return NotImplemented
+    (other,) = others
+    return other.tracer.side_effects.called(Tensor.to, x, other.device, other.dtype)
+
+
 # What functions make of maps in the place of a call of their own. NotImplemented says that the call
 # is one after all.
 _ANSWERS: Mapping[Any, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
@@ -150,4 +159,5 @@ _ANSWERS: Mapping[Any, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] =
     **dict.fromkeys(LIKE, _constant_like),
     **dict.fromkeys(CONCATENATIONS, _concatenated),
     **dict.fromkeys(DECOMPOSITIONS, _decomposed),
+    **dict.fromkeys((Tensor.to, Tensor.type_as), _as_a_map_is),
 }

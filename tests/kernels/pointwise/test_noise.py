@@ -95,6 +95,18 @@ def test_even_numbers_stay_below_one(
 
 
 @pytest.mark.parametrize("launch", [noise, noise_reference])
+def test_exponential_numbers_are_above_zero(
+    launch: Callable[..., None], device: torch.device
+) -> None:
+    """Also where a word is among the largest: float32 has no number between them and 2**32."""
+    y = poisoned((1, 4), torch.float32, device)
+    settings = {"distribution": "exponential", "op_id": 7, "first_sample": 3591489}
+    launch(y, seed_of(123, device), **settings)
+    assert y.min() > 0
+    assert y.min() < 1e-7
+
+
+@pytest.mark.parametrize("launch", [noise, noise_reference])
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_no_ones_or_all(p: float, launch: Callable[..., None], device: torch.device) -> None:
     y = poisoned((3, 1000), torch.float32, device)

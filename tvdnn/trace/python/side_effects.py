@@ -207,6 +207,11 @@ class SideEffects(TorchFunctionMode):
                 f"{self.call.title}: a Sequential that is no part of the network is held, as in a"
                 " list (register it, as in a ModuleList)"
             )
+        if self.recorded.are_views_stale():
+            yield (
+                f"{self.call.title}: random numbers are written behind an operation that took a"
+                " view of them (clone them first)"
+            )
         if self.recorded.are_held(self.tape):
             yield (
                 f"{self.call.title}: a constant or a mask is still held after forward, as by a"

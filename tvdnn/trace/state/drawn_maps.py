@@ -10,6 +10,8 @@ behind it are run again on proxies: draws become maps of random numbers, and oth
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
+from math import isclose
 from typing import Any, Final
 
 import torch
@@ -31,6 +33,10 @@ NUMBERS: Final[Mapping[str, tuple[int, tuple[str, str], tuple[float, float]]]] =
     "uniform_": (1, ("from", "to"), (0.0, 1.0)),
     "exponential_": (1, ("lambd", ""), (1.0, 0.0)),
 }
+FORM: Final = ("size", "dtype", "device", "layout", "pin_memory", "generator", "out")  # settings
+UNFOLLOWED: Final = ("__get__", "__set__", "__setitem__")
+OPERATORS: Final = {"__rdiv__": "__rtruediv__", "__div__": "__truediv__"}
+SAME: Final = 1e-9  # difference of shares that are one but for rounding
 Settings = Mapping[str, Any]  # of random_map, behind its size
 
 
@@ -41,16 +47,25 @@ class NoDrawnMapError(Exception):
 class DrawnMaps:
     """The random numbers that the ops of one traced forward read.
 
-    `nodes` are by tensor and number of writes to its storage.
+    `nodes` are by tensor and number of writes to its storage. `reads` are the storages of what ops
+    have read, with these numbers and the nodes.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[tuple[int, int], fx.Node] = {}
+        self.reads: list[tuple[int | None, int, fx.Node]] = []
         self._draws: dict[int, tuple[Settings, fx.Node]] = {}  # by recorded call
 
     def draws(self, call: RecordedCall) -> bool:
         """Whether an op draws the numbers of this call."""
         return id(call) in self._draws
+
+    def are_views_stale(self, writes: Mapping[int | None, int]) -> bool:
+        """Whether a tensor was written behind an op that took a view of it."""
+        return any(
+            writes[place] != count and any(user.meta.get("parent") is node for user in node.users)
+            for place, count, node in self.reads
+        )
 
     def drawn(self, call: RecordedCall, settings: Settings, beside: fx.Proxy) -> fx.Node:
         """The numbers of a call that draws. Two forms of them would be two draws."""
@@ -59,20 +74,36 @@ class DrawnMaps:
             raise NoDrawnMapError("ops read them in two forms")
         if node is None:
             (made,) = call.made
+            settings = {name: each for name, each in settings.items() if name != "low"}
             node = _beside(beside, tuple(made.shape), settings).node
             self._draws[id(call)] = form, node
         return node
+
+    def mask(self, mask: Mask, beside: fx.Proxy) -> Any:
+        """The ones of a mask. One of the numbers that another mask leaves is one less that."""
+        settings: Settings = {"distribution": "bernoulli", "p": mask.keep, "low": mask.low}
+        form, node = self._draws.get(id(mask.draw), (settings, None))
+        proxy_of: Any = beside.tracer.proxy
+        is_other = node is not None and form.get("low") is (not mask.low)
+        if is_other and isclose(form["p"], 1 - mask.keep, abs_tol=SAME):
+            return 1 - proxy_of(node)
+        return proxy_of(self.drawn(mask.draw, settings, beside))
 
 
 class Replay:
     """Runs recorded calls again, the first first, on the nodes of random numbers.
 
-    `beside` is a map of the batch. Raises NoDrawnMapError where a call on random numbers, or what
-    it makes, is no op.
+    `beside` is a map of the batch, `calls` all that were recorded. Raises NoDrawnMapError where a
+    call on random numbers, or what it makes, is no op.
     """
 
-    def __init__(self, maps: DrawnMaps, beside: fx.Proxy) -> None:
-        self._maps, self._beside = maps, beside
+    def __init__(
+        self,
+        maps: DrawnMaps,
+        beside: fx.Proxy,
+        calls: Sequence[RecordedCall],
+    ) -> None:
+        self._maps, self._beside, self._calls = maps, beside, calls
         self._states: dict[int, State | fx.Node] = {}  # by tensor
         self._aliases: dict[int | None, set[int]] = {}  # by storage
         self._writes = Counter[int | None]()  # by storage, so far
@@ -84,17 +115,35 @@ class Replay:
         made = [each for each in call.made if isinstance(each, Tensor)]
         known = [self._maps.nodes.get(self._key(each)) for each in made]
         found = known[0] if any(known) else self._result(call)
+        self._check_views(call, made, draws=found is not None)
         if found is None:
             return
         if len(made) != 1 or call.formed:
             raise NoDrawnMapError(f"{call.name} is called on them")
         (target,) = made
-        aliases = self._aliases.setdefault(storage_of(target), set())
-        if call.written and aliases - {id(target)}:
-            raise NoDrawnMapError("they are written where a view shows them")
-        aliases.add(id(target))
         self._states[id(target)] = found
         self.tensors.append(target)
+
+    def _check_views(self, call: RecordedCall, made: Sequence[Tensor], *, draws: bool) -> None:
+        """Check that a write changes one of the tensors seen so far, where any holds numbers."""
+        for each in (*call.written, *made):
+            self._aliases.setdefault(storage_of(each), set()).add(id(each))
+        for place in set(map(storage_of, call.written)):
+            aliases = self._aliases[place]
+            if len(aliases) > 1 and (draws or aliases & self._states.keys()):
+                raise NoDrawnMapError("they are written where a view shows them")
+
+    def _is_written_since(self, call: RecordedCall, tensors: Sequence[Tensor]) -> bool:
+        """Whether a later call has written one of the tensors."""
+        places = set(map(storage_of, tensors))
+        later = dropwhile(lambda each: each is not call, self._calls)
+        return any(storage_of(x) in places for each in [*later][1:] for x in each.written)
+
+    def read(self, tensor: Tensor) -> fx.Node:
+        """The node of a tensor that an op reads."""
+        node, place = self.node_of(tensor), storage_of(tensor)
+        self._maps.reads.append((place, self._writes[place], node))
+        return node
 
     def node_of(self, tensor: Tensor) -> fx.Node:
         """The node of a tensor as the calls so far have left it."""
@@ -129,7 +178,9 @@ class Replay:
     ) -> State | fx.Node:
         """The numbers that a call draws. Those in [0, 1) may still become a mask."""
         if not is_plain(kwargs) or kwargs.get("requires_grad"):
-            raise NoDrawnMapError(f"{call.name} draws them by a generator of its own, or with out=")
+            raise NoDrawnMapError(
+                f"{call.name} draws them by a generator of its own, with out= or a gradient"
+            )
         found = Drawn(call) if call.name in EVEN else next_state(None, call, args, kwargs)
         if found is not None:
             return found
@@ -141,16 +192,16 @@ class Replay:
     def _drawn(self, state: State, tensor: Tensor) -> fx.Node:
         """The node of numbers in one of the forms that a mask takes."""
         assert state is not None
-        settings: Settings = {"distribution": "uniform"}
+        found: Any
         if isinstance(state, Mask):
             if not 0 <= state.keep <= 1:
                 raise NoDrawnMapError(f"{state.keep} of them are kept")
-            settings = {"distribution": "bernoulli", "p": state.keep}
-        found: Any = self._proxy(self._maps.drawn(state.draw, settings, self._beside))
-        if isinstance(state, Mask) and state.value != 1:
-            found = found * state.value
-        elif isinstance(state, Drawn) and state.shift:
-            found = found + state.shift
+            found = self._maps.mask(state, self._beside)
+            found = found * state.value if state.value != 1 else found
+        else:
+            even = self._maps.drawn(state.draw, {"distribution": "uniform"}, self._beside)
+            found = self._proxy(even)
+            found = found + state.shift if state.shift else found
         if tuple(found.shape) != tuple(tensor.shape):
             found = found.reshape(tuple(tensor.shape))
         node: fx.Node = found.node
@@ -158,10 +209,18 @@ class Replay:
 
     def _applied(self, call: RecordedCall) -> fx.Node:
         """The node of a call on random numbers, beside other tensors as they are."""
+        others = [each for each in call.given if isinstance(each, Tensor)]
+        others = [each for each in others if id(each) not in self._states]
+        if self._is_written_since(call, others):
+            raise NoDrawnMapError(f"{call.name} reads what is written behind it")
         leaves = [self._placed(each) for each in call.given]
-        with torch.set_grad_enabled(call.graded):
-            result = _called(call, *call.arguments_of(leaves))
-        if not isinstance(result, fx.Proxy):
+        try:
+            with torch.set_grad_enabled(call.graded):
+                result = _called(call, *call.arguments_of(leaves))
+        except (AttributeError, TypeError) as error:  # a proxy cannot take the tensor's place
+            raise NoDrawnMapError(f"{call.name} is called on them") from error
+        is_number = all(each.dtype.is_floating_point for each in call.made)
+        if not isinstance(result, fx.Proxy) or not is_number:
             raise NoDrawnMapError(f"{call.name} is called on them")
         return result.node
 
@@ -180,17 +239,25 @@ def _beside(x: Any, size: tuple[int, ...], settings: Settings) -> Any:
     return random_map(x, size, **settings)
 
 
-def _called(call: RecordedCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _called(call: RecordedCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The result of a call on proxies; of one in place that of its function out of place."""
-    name = str(getattr(call.function, "__name__", ""))
-    if name in ("__get__", "__set__", "__setitem__") or kwargs.get("out") is not None:
+    function, name = call.function, str(getattr(call.function, "__name__", ""))
+    others = {storage_of(each) for each in call.written} - {storage_of(call.made[0])}
+    if name in UNFOLLOWED or kwargs.get("out") is not None or others:
         raise NoDrawnMapError(f"{call.name} is called on them")
-    if call.written:
-        name = name.replace("__i", "__", 1) if name.startswith("__i") else name.removesuffix("_")
-    elif not is_tensor_method_or_property(call.function):
-        return call.function(*args, **kwargs)
-    first, *others = args
-    return getattr(first, name)(*others, **kwargs)
+    if call.written and kwargs.pop("inplace", False):
+        return function(*args, **kwargs)
+    is_method = is_tensor_method_or_property(function)
+    if not is_method and not call.written:
+        return function(*args, **kwargs)
+    if call.written and name.startswith("__i"):
+        name = name.replace("__i", "__", 1)
+    elif call.written:
+        name = name.removesuffix("_")
+        if not hasattr(Tensor, name):
+            raise NoDrawnMapError(f"{call.name} is called on them")
+    first, *rest = args
+    return getattr(first, OPERATORS.get(name, name))(*rest, **kwargs)
 
 
 def settings_of_draw(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Settings | None:
@@ -200,6 +267,9 @@ def settings_of_draw(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if name not in NUMBERS:
         return None
     place, names, defaults = NUMBERS[name]
+    unknown = kwargs.keys() - {*names, *FORM}
+    if unknown or (place and not (args and isinstance(args[0], Tensor))):  # as nn.init.uniform_
+        return None
     given = given_settings(dict(zip(names, defaults, strict=True)), args[place:][:2], kwargs)
     first, second = (given[each] for each in names)
     if not all(isinstance(each, (int, float)) for each in (first, second)):

@@ -32,6 +32,7 @@ class Mask:
     draw: RecordedCall
     keep: float
     value: float = 1.0
+    low: bool = True  # kept are the numbers below a bound, or those above
     made: tuple[Tensor, ...] = ()  # on the way to the mask
 
 
@@ -89,7 +90,9 @@ def next_state(state: State, call: RecordedCall, args: Any, kwargs: Mapping[str,
 
 def _drawn_in_place(call: RecordedCall, given: Any, kwargs: Mapping[str, Any]) -> State:
     """bernoulli_(keep) and uniform_(), which write over a whole tensor."""
-    if kwargs or not all(_is_number(each) for each in given):
+    given = (*given, *(kwargs[each] for each in ("p",) if each in kwargs))
+    others = {name for name, each in kwargs.items() if name != "p" and each is not None}
+    if others or len(given) > 2 or not all(_is_number(each) for each in given):
         return None
     if call.name == "bernoulli_":
         (keep,) = given or (0.5,)
@@ -121,7 +124,7 @@ def _shifted(state: State, number: float) -> State:
 
 def _floored(state: State) -> State:
     fits = isinstance(state, Drawn) and 0 <= state.shift <= 1
-    return Mask(state.draw, state.shift) if fits else None  # type: ignore[union-attr]
+    return Mask(state.draw, state.shift, low=False) if fits else None  # type: ignore[union-attr]
 
 
 def _below(state: State, number: float) -> State:
@@ -129,7 +132,8 @@ def _below(state: State, number: float) -> State:
 
 
 def _above(state: State, number: float) -> State:
-    return Mask(state.draw, 1 - number + state.shift) if isinstance(state, Drawn) else None
+    keep = 1 - number + state.shift if isinstance(state, Drawn) else 0.0
+    return Mask(state.draw, keep, low=False) if isinstance(state, Drawn) else None
 
 
 def _multiplied(state: State, number: float) -> State:

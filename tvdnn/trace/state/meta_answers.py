@@ -20,7 +20,7 @@ READS: Final = frozenset(  # functions and methods that read values
 )
 SET: Final = ("data", "grad")  # attributes; torch does not count their setting as a write
 MOVES: Final = ("to", "cpu", "cuda")
-DRAWS: Final = ("rand", "randn")  # functions whose results a network moves to its device
+DRAWS: Final = ("rand", "randn", "normal")  # functions whose results a network moves to its device
 
 
 class LostWriteError(Exception):
@@ -60,8 +60,10 @@ def answer(
     Raises LostWriteError where the call writes into a tensor that has values of its own.
     """
     name = torch_name_of(function)
-    if not any(map(_is_meta_copy, _tensors(args))):
-        return function(*args, **_placed(name, kwargs, device))
+    tensors = _tensors(args)
+    if not any(map(_is_meta_copy, tensors)):
+        draws = name in DRAWS and not tensors
+        return function(*args, **_placed(kwargs, device, draws=draws))
     if name in _FACTS and args:
         return _FACTS[name](device)
     if name in MOVES:
@@ -74,14 +76,14 @@ def answer(
     return result
 
 
-def _placed(name: str, kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def _placed(kwargs: dict[str, Any], device: torch.device, *, draws: bool) -> dict[str, Any]:
     """The arguments, where they name the network's device with the meta device instead.
 
     Random numbers have no values while tracing, wherever they are drawn.
     """
     given = kwargs.get("device")
     is_there = given is not None and torch.device(given).type == device.type
-    is_there |= name in DRAWS and kwargs.get("generator") is None and kwargs.get("out") is None
+    is_there |= draws and kwargs.get("generator") is None and kwargs.get("out") is None
     return kwargs | {"device": "meta"} if is_there else kwargs
 
 

@@ -176,15 +176,12 @@ class RecordedCalls:
 
     def takes(self, mask: Mask) -> bool:
         """Whether an op is the first to read a mask's draw. Nothing else may hold the mask."""
-        if self._takes_draw(mask.draw) or self._drawn.draws(mask.draw):
+        if any(each.draw is mask.draw for each in self._masks) or self._drawn.draws(mask.draw):
             return False
         self._masks.append(mask)
         self.constants += mask.made
         self.constant_read_at = source_location()
         return True
-
-    def _takes_draw(self, draw: RecordedCall) -> bool:
-        return any(each.draw is draw for each in self._masks)
 
     def drawn(self, tensor: Tensor, beside: fx.Proxy) -> fx.Node | None:
         """The node of random numbers for each sample; None of a tensor that holds no such numbers.
@@ -196,15 +193,18 @@ class RecordedCalls:
         calls = [*formulas.needed(tensor)][::-1] if self.made(tensor) else []
         if not any(each.draws for each in calls):
             return None
-        if any(map(self._takes_draw, calls)):
+        if {id(each.draw) for each in self._masks} & {*map(id, calls)}:
             raise NoDrawnMapError("a product by a mask of them draws others")
-        replay = Replay(self._drawn, beside)
+        replay = Replay(self._drawn, beside, self._calls)
         for call in calls:
             replay.run(call)
-        node = replay.node_of(tensor)
         self.constants += replay.tensors
         self.constant_read_at = source_location()
-        return node
+        return replay.read(tensor)
+
+    def are_views_stale(self) -> bool:
+        """Whether random numbers were written behind an op that made a view of them."""
+        return self._drawn.are_views_stale(self._writes)
 
     def mask_of(self, tensor: Tensor) -> Mask | None:
         """The mask of samples that a forward has drawn; None for another tensor."""
