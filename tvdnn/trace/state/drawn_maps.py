@@ -76,6 +76,7 @@ class DrawnMaps:
             (made,) = call.made
             settings = {name: each for name, each in settings.items() if name != "low"}
             node = _beside(beside, tuple(made.shape), settings).node
+            node.meta["drawn"] = True
             self._draws[id(call)] = form, node
         return node
 
