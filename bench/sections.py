@@ -8,6 +8,7 @@ from bench.entries import Entry, Result
 from tvdnn.report.tables import NONE
 
 COMMIT: Column = ("commit", lambda entry: entry.commit)
+LEFT_OUT = ("relaxed ms",)  # of a table that would be too wide
 
 
 def sections(results: Iterable[Result]) -> Iterator[str]:
@@ -33,6 +34,8 @@ def tables(result: Result) -> Iterator[str]:
         if not entries:
             continue
         chosen = [*keys, *shown]
+        if len(chosen) > markdown.MOST_COLUMNS:
+            chosen = [column for column in chosen if column[0] not in LEFT_OUT]
         if len(result.commits) > 1 and len(chosen) < markdown.MOST_COLUMNS:
             chosen.append(COMMIT)
         body = [[text(entry) for _, text in chosen] for entry in entries]

@@ -151,6 +151,21 @@ def test_several_networks_are_told_apart(tmp_path: Path) -> None:
     assert [row["network"] for row in found] == ["vgg16(256)", "alexnet(7168)"]
 
 
+def test_a_table_that_would_be_too_wide_leaves_the_relaxation_out(tmp_path: Path) -> None:
+    """Rows of tuning have a network, a policy, a budget and sizes, and nearly all other columns."""
+    more = {"bound_s": 0.25, "relaxed_s": 0.26}
+    tuned = {"chunk_size": 1 << 24, "tuned": True}
+    rows = [ROWS[1], ROWS[2] | more, ROWS[2] | more | tuned, ROWS[1] | {"net": "alexnet"}]
+    headings = []
+    for count in (2, 4):
+        (tmp_path / "tuned.json").write_text(json.dumps({**FILE, "rows": rows[:count]}))
+        (first, *_), *_ = answers(read(tmp_path)[0]).values()
+        headings.append({*first})
+    assert "relaxed ms" in headings[0]
+    assert "relaxed ms" not in headings[1]
+    assert "bound ms" in headings[0] & headings[1]
+
+
 def test_a_sweep_is_one_row_of_its_times_over_those_with_memory_enough(tmp_path: Path) -> None:
     names = dict.fromkeys(field.name for field in fields(Row))
     swept = [
