@@ -71,6 +71,30 @@ class VisionTransformer(nn.Module):
         return logits
 
 
+class Two(nn.Module):
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x.cumsum(1) * other
+
+
+class Decoder(nn.Module):
+    """A module of two maps, one of them not trained, and attention of one map to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 2, 2)
+        self.two, self.gate = Two(), Two()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.two(x, other=x.tanh())
+        maps = self.inward(self.gate(maps, x)), self.outward(maps)
+        queries, memory = (each.flatten(2).transpose(1, 2) for each in maps)
+        found, _ = self.attention(queries, memory, value=memory.sin(), need_weights=False)
+        logits: Tensor = self.head((queries + found).mean(1))
+        return logits
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -112,6 +136,23 @@ def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
     for mine, theirs in zip(kept, exact, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_modules_of_several_maps_train_as_with_torch() -> None:
+    net, x = Decoder(), torch.randn(6, 3, 8, 8)
+    exact = trained(copy.deepcopy(net).double(), x.double())
+    kept: list[Tensor] = []
+    for options in ({"policy": "keep"}, {"policy": "vdnn-all:m"}, {"budget": "min"}):
+        mine = copy.deepcopy(net)
+        virtual = tvdnn.virtualize(mine, x, opaque=True, chunk_size="2KiB", **options)
+        found = trained(virtual, x)
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-6)
+        kept = kept or found
+        assert all(torch.equal(one, other) for one, other in zip(found, kept, strict=True))
+        virtual.close()
+    ops = [op for op in trace(net, (x,), opaque=True).ops if op.kind == "opaque"]
+    assert [len(op.inputs) for op in ops] == [2, 2, 3]
 
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
@@ -226,12 +267,23 @@ class Attending(nn.Module):
         return attended.relu()
 
 
-class Paired(nn.Module):
-    """A module of two tensors, within one of one tensor."""
+class Beside(nn.Module):
+    """Calls a module with a parameter of its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.block = nn.Conv2d(3, 4, 1), Around()
+        self.two, self.own = Two(), nn.Parameter(torch.full((1,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(x, self.own)
+
+
+class Paired(nn.Module):
+    """A module of a map and a parameter, within one of a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.block = nn.Conv2d(3, 4, 1), Beside()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.block(self.conv(x)).relu()
@@ -272,20 +324,6 @@ class Counting(nn.Module):
         return x.cumsum(1)
 
 
-class Two(nn.Module):
-    def forward(self, x: Tensor, other: Tensor) -> Tensor:
-        return x.cumsum(1) * other
-
-
-class Around(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.two = Two()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(x.relu(), x.tanh())
-
-
 class Own(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.cumsum(1)
@@ -297,7 +335,7 @@ class Own(nn.Module):
         (nn.Sequential(nn.RReLU()), r"0: RReLU that draws random numbers \(aten.rrelu"),
         (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.poisson"),
         (nn.Sequential(Counting()), "0: Counting that changes its buffer calls"),
-        (Around(), "two: Two of 2 tensors .one that runs by torch takes one"),
+        (Beside(), "two: Two of a tensor that is no map .one that runs by torch takes maps"),
         (nn.Sequential(nn.Embedding(3, 4)), "0: Embedding that makes no tensor whose shape"),
         (Own(), "Own: cumsum"),
     ],

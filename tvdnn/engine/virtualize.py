@@ -74,7 +74,7 @@ def virtualize(
     - `dtype`: "fp32", "tf32" or "bf16". Without it a call takes the type of an autocast region,
       else bf16 for bfloat16 parameters (with float32 copies), else what torch's switches allow.
     - `opaque`: torch's autograd runs, in float32, the nearest submodule around an unknown op that
-      reads and makes one tensor, draws no random numbers and changes no buffers. Its input is kept,
+      reads maps and makes one, draws no random numbers and changes no buffers. Its inputs are kept,
       and it runs again in backward. Torch's memory is counted, but not held to the budget.
     - `allow`: as Trainer's, also for gradients of inputs. The first backward measures them, and one
       every `lossy_check_every` steps: it runs the step again by the gradients of the outputs, with

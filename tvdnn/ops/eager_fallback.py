@@ -1,14 +1,14 @@
 """Opaque ops: submodules that run torch's own code and autograd inside the schedule.
 
-Forward keeps only its input. Backward runs the submodule again and takes gradients. The whole batch
-runs at once, in float32. Torch rounds no operand to TF32 where maps are float32 and the engine's
-products are exact. Torch's own allocations lie outside the arena: their peak is measured beforehand
-and counted in the budget.
+Forward keeps only its inputs. Backward runs the submodule again and takes gradients. The whole
+batch runs at once, in float32. Torch rounds no operand to TF32 where maps are float32 and the
+engine's products are exact. Torch's own allocations lie outside the arena: their peak is measured
+beforehand and counted in the budget.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,48 +23,68 @@ from .operator import Launch, Operator
 from .torch_peak import peak_nbytes
 
 Params = Sequence[Tensor]
+Maps = Sequence[Tensor]
+Form = tuple[Sequence[int], Sequence[int]]  # of a map: its shape, and where that is stored
 _SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
 
 
-class Argument(Enum):
-    """Stands for a tensor among the arguments of a submodule."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Stands for one of the maps that a submodule takes, among its arguments."""
 
-    OF_INPUT = "input"
+    number: int
 
 
 def forward(b: Builder, op: Op) -> None:
-    x, y = b.input_of(op), b.new_output(op)
-    b.add_pass(op, "forward", (Use(x),), (Use(y),), params=op.params, unit=b.batch)
+    reads, writes = _inputs(b, op), (Use(b.new_output(op)),)
+    b.add_pass(op, "forward", reads, writes, params=op.params, unit=b.batch)
+
+
+def _inputs(b: Builder, op: Op) -> tuple[Use, ...]:
+    return tuple(Use(b.buffer_of[name]) for name in op.inputs)
 
 
 def backward(b: Builder, op: Op) -> None:
-    """One pass makes the gradients of the input, where it is wanted, and of parameters."""
-    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
-    wants_input = b.needs_grad(op.inputs[0])
-    dx = (Use(b.new_grad(op.inputs[0])),) if wants_input else ()
+    """One pass makes the gradients of the inputs, where they are wanted, and of parameters."""
+    reads = (*_inputs(b, op), Use(b.grad_of(op)))
+    wanted = tuple(b.needs_grad(name) for name in op.inputs)
+    names = (name for name, wants in zip(op.inputs, wanted, strict=True) if wants)
+    dx = tuple(Use(b.new_grad(name)) for name in names)
     trained = tuple(b.needs_param_grad(name) for name in op.params)
     names = (name for name, trains in zip(op.params, trained, strict=True) if trains)
     grads = tuple(whole(b.new_param_grad(name)) for name in names)
-    attrs = {"wants_input": wants_input, "trained": trained}
+    attrs = {"wanted": wanted, "trained": trained}
     writes = (*dx, *grads)
     b.add_pass(op, "grad", reads, writes, params=op.params, unit=b.batch, attrs=attrs)
 
 
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
-        y = _forward(a.attrs, _params(a), _in_torchs_order(a, a.reads[0], "takes"))
-    _write_back(a, y, a.writes[0], "makes")
+        y = _forward(a.attrs, _params(a), _read_maps(a))
+    _write_back(a, y, a.writes[0], *_made(a))
 
 
 def _run_grad(a: Launch) -> None:
-    x, dy = _in_torchs_order(a, a.reads[0], "takes"), _in_torchs_order(a, a.reads[1], "makes")
+    xs, dy = _read_maps(a), _in_torchs_order(a.reads[-1], *_made(a))
     with _products_of(a):
-        dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
+        dxs, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], xs, dy)
     writes = list(a.writes)
-    if a.attrs["wants_input"]:
-        _write_back(a, dx, writes.pop(0), "takes")
+    for wants, dx, form in zip(a.attrs["wanted"], dxs, a.attrs["takes"], strict=True):
+        if wants:
+            _write_back(a, dx, writes.pop(0), *form)
     for target, grad in zip(writes, grads, strict=True):
         target.copy_(grad)
+
+
+def _read_maps(a: Launch) -> list[Tensor]:
+    """The maps that the submodule takes."""
+    forms = a.attrs["takes"]
+    return [_in_torchs_order(x, *form) for x, form in zip(a.reads, forms, strict=False)]
+
+
+def _made(a: Launch) -> Form:
+    form: Form = a.attrs["makes"]
+    return form
 
 
 @contextmanager
@@ -89,16 +109,18 @@ def _params(a: Launch) -> Params:
     return [param for param in a.params if param is not None]  # an opaque op's are all there
 
 
-def _in_torchs_order(a: Launch, stored: Tensor, name: str) -> Tensor:
-    """A float32 copy of the map that the settings `name` describe, in torch's order."""
-    x = torch.empty(a.attrs[name], device=stored.device)
-    return x.copy_(_as_torch_has(stored, *a.settings(name, f"{name}_axes").values()))
+def _in_torchs_order(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
+    """A float32 copy of a map of this shape, which is stored so, in torch's order."""
+    x = torch.empty(shape, device=stored.device)
+    return x.copy_(_as_torch_has(stored, shape, axes))
 
 
-def _write_back(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
-    """Write torch's tensor to the map that the settings `name` describe."""
+def _write_back(
+    a: Launch, value: Tensor, target: Tensor, shape: Sequence[int], axes: Sequence[int]
+) -> None:
+    """Write torch's tensor to a map of this shape, which is stored so."""
     source = torch.empty(target.shape, device=target.device)
-    _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)
+    _as_torch_has(source, shape, axes).copy_(value)
     a.kernels.cast(source, target, precision=a.stored)
 
 
@@ -107,35 +129,35 @@ def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> 
     return stored.view([shape[axes.index(axis)] for axis in range(len(axes))]).permute(*axes)
 
 
-def _forward(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
+def _forward(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
     with torch.no_grad():
-        return _call(attrs, params, x)
+        return _call(attrs, params, xs)
 
 
 def _gradients(
-    attrs: Mapping[str, Any], params: Params, trained: Sequence[bool], x: Tensor, dy: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """Gradients of the input and of the trained parameters, zero where the result needs none."""
-    x.requires_grad_()
+    attrs: Mapping[str, Any], params: Params, trained: Sequence[bool], xs: Maps, dy: Tensor
+) -> tuple[Maps, Maps]:
+    """Gradients of the maps and of the trained parameters, zero where the result needs none."""
+    xs = [x.requires_grad_() for x in xs]
     leaves = [p.detach().requires_grad_(trains) for p, trains in zip(params, trained, strict=True)]
-    wanted = [x, *(leaf for leaf in leaves if leaf.requires_grad)]
+    wanted = [*xs, *(leaf for leaf in leaves if leaf.requires_grad)]
     with torch.enable_grad():
-        y = _call(attrs, leaves, x)
-        if not y.requires_grad:
-            return torch.zeros_like(x), [torch.zeros_like(leaf) for leaf in wanted[1:]]
-        grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
-    return grads[0], list(grads[1:])
+        y = _call(attrs, leaves, xs)
+        grads: Maps = [torch.zeros_like(leaf) for leaf in wanted]
+        if y.requires_grad:
+            grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
+    return grads[: len(xs)], grads[len(xs) :]
 
 
-def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
-    """The submodule's result on a copy of `x`, which the submodule may write over."""
-    named, own = dict(zip(attrs["names"], params, strict=True)), x.clone()
+def _call(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
+    """The submodule's result on copies of maps, which the submodule may write over."""
+    named, own = dict(zip(attrs["names"], params, strict=True)), [x.clone() for x in xs]
 
     def filled(each: Any) -> Any:
-        return own if each is Argument.OF_INPUT else each
+        return own[each.number] if isinstance(each, Argument) else each
 
     args, kwargs = tree_map(filled, attrs["arguments"])
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast(own[0].device.type, enabled=False):
         made = functional_call(attrs["module"], named, args, kwargs)
     y: Tensor = made if attrs["among"] is None else made[attrs["among"][0]]
     return y
@@ -154,9 +176,9 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     # In float32, as a step has them.
     own = (param.detach() for param in attrs["module"].parameters())
     params = [param.float() if param.is_floating_point() else param for param in own]
-    x = torch.zeros(attrs["takes"], device=device)
-    dy = torch.zeros_like(_forward(attrs, params, x))
-    _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
+    xs = [torch.zeros(shape, device=device) for shape, _ in attrs["takes"]]
+    dy = torch.zeros_like(_forward(attrs, params, xs))
+    _gradients(attrs, params, [param.is_floating_point() for param in params], xs, dy)
 
 
 OPAQUE = Operator(

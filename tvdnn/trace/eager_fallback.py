@@ -77,36 +77,34 @@ def as_returned(proxy: Proxy) -> Any:
 def eager_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
 ) -> TracedOp:
-    """The op of a submodule that runs by torch, on one tensor, and makes one, beside Nones or not.
+    """The op of a submodule that runs by torch, on maps, and makes one, beside Nones or not.
 
-    The attributes of the op are `attrs`, the arguments, and the shapes and stored order of both
-    tensors. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
+    The attributes of the op are `attrs`, the arguments, and the shapes and stored order of all
+    maps. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
     `effects`: its forward runs again in backward.
     """
     module = type(attrs["module"]).__name__
-    if len(node.all_input_nodes) != 1:
+    sources = node.all_input_nodes
+    if any(source.op == "get_attr" for source in sources):
         raise UnsupportedCallError(
-            f"{module} of {len(node.all_input_nodes)} tensors (one that runs by torch takes one)"
+            f"{module} of a tensor that is no map (one that runs by torch takes maps)"
         )
     if any(isinstance(each, (list, dict)) for each in (*node.args, *node.kwargs.values())):
         raise UnsupportedCallError(
             f"{module} of a list or dict (one that runs by torch takes none)"
         )
-    (source,) = node.all_input_nodes
-    value, result = source.meta["value"], node.meta["value"]
-    if not isinstance(value, Tensor) or not isinstance(result, Tensor):
+    values, result = [source.meta["value"] for source in sources], node.meta["value"]
+    if not values or not all(isinstance(each, Tensor) for each in (*values, result)):
         raise UnsupportedCallError(f"{module} that makes no tensor whose shape is known")
-    if not result.is_floating_point() or result.shape[:1] != value.shape[:1]:
+    samples = {tuple(each.shape[:1]) for each in (*values, result)}
+    if not result.is_floating_point() or len(samples) > 1:
         raise UnsupportedCallError(f"{module} that makes no floating-point tensor of the batch")
     if effects is not None:
         raise UnsupportedCallError(f"{module} that {effects}, which would happen a second time")
     axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
+    numbers: Any = {source: Argument(number) for number, source in enumerate(sources)}
     given: Any = (node.args, node.kwargs)
-    takes: dict[str, Any] = {"arguments": map_arg(given, _in_place_of_input)}
-    takes |= {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
-    makes = {"makes": tuple(result.shape), "makes_axes": axes, "among": node.meta.get("among")}
-    return TracedOp("opaque", (source,), params, {**attrs, **takes, **makes}, axes)
-
-
-def _in_place_of_input(node: Node) -> Any:
-    return Argument.OF_INPUT
+    takes = tuple((tuple(x.meta["value"].shape), axes_of(x)) for x in sources)
+    forms: dict[str, Any] = {"takes": takes, "makes": (tuple(result.shape), axes)}
+    forms |= {"arguments": map_arg(given, numbers.__getitem__), "among": node.meta.get("among")}
+    return TracedOp("opaque", tuple(sources), params, {**attrs, **forms}, axes)
