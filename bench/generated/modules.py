@@ -55,7 +55,14 @@ def opaque_part(w: Writer, x: str) -> str:
 
 @kind(1)
 def two_opaque_calls(w: Writer, x: str) -> str:
-    """One opaque submodule called twice, the second time by the name of its argument."""
+    """One opaque submodule called twice, the second time by the name of its argument.
+
+    Or one of two maps, which are one at times, and of two results.
+    """
+    if chance(w.source, 50):
+        others = [y for y in w.alike(x) if y != x]
+        other = choice(w.source, others) if others and chance(w.source, 60) else x
+        return w.line(f"{w.member('opaque', 'OfTwo()')}({{0}}, y={{1}})[0]", x, other)
     part = w.member("opaque", f"Running({w.shape(x)[1]})")
     return w.line(f"{part}(x={part}({{0}}))", x)
 

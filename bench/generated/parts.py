@@ -92,10 +92,10 @@ class Noisy(nn.Module):
 ''',
     "OfTwo": '''
 class OfTwo(nn.Module):
-    """Reads two maps, by a call that tvdnn has not."""
+    """Reads two maps, by a call that tvdnn has not, and makes two."""
 
     def forward(self, x, y):
-        return torch.cumsum(x + y, 1)
+        return torch.cumsum(x + 2 * y, 1), x
 ''',
     "Several": '''
 class Several(nn.Module):

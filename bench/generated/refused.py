@@ -141,7 +141,6 @@ OPAQUE = (
     "Counting()",
     "Averaging(CHANNELS)",
     "Noisy()",
-    "OfTwo()",
     "Several()",
     "OverBatch()",
     "nn.RReLU()",
@@ -196,11 +195,9 @@ def operand(w: Writer, x: str, own: str, call: str) -> str:
 def refused_opaque(w: Writer, x: str) -> str:
     text = sized(w, x, choice(w.source, OPAQUE))
     part = w.member("opaque", text)
-    if "OfTwo" in text:
-        return w.line(f"{part}({{0}}, {{0}})", x)
     if "OverBatch" in text:
         return w.line(f"{part}({{0}}).view({{0}}.shape)", x)
-    return w.line(f"{part}({{0}}){'[0]' if 'Several' in text else ''}", x)
+    return w.line(f"{part}({{0}}){'[1]' if 'Several' in text else ''}", x)
 
 
 @kind(1, refused=True)

@@ -159,7 +159,7 @@ def _call(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
     args, kwargs = tree_map(filled, attrs["arguments"])
     with torch.autocast(own[0].device.type, enabled=False):
         made = functional_call(attrs["module"], named, args, kwargs)
-    y: Tensor = made if attrs["among"] is None else made[attrs["among"][0]]
+    y: Tensor = made if attrs["among"] is None else made[attrs["among"]]
     return y
 
 

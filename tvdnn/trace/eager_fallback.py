@@ -1,12 +1,14 @@
 """The eager fallback: a submodule that runs by torch's own code and autograd, as one op."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
+from torch.fx.proxy import TraceError
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..graph.network import channels_last_axes
 from ..ops.eager_fallback import Argument
@@ -56,13 +58,48 @@ class EagerEffects(OperatorWatch):
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
 
 
-def place_of_tensor(result: Any) -> tuple[int, int] | None:
-    """Where the only tensor of a tuple of Nones is, and the tuple's length; None for others."""
-    if type(result) is not tuple:
+class UnreadResult:
+    """Stands for a result beside the one that a module which runs by torch hands on.
+
+    Whoever does something with it raises TraceError, which names the module.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        raise TraceError(
+            f"a further result of {self._module}, which runs by torch (one hands on one tensor)"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refused()
+
+    __bool__ = __len__ = __iter__ = __getitem__ = __call__ = _refused
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refused
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> NoReturn:
+        found = (each for each in tree_leaves((args, kwargs)) if isinstance(each, cls))
+        next(found)._refused()
+
+
+def among_results(result: Any, module: str) -> tuple[int, tuple[Any, ...]] | None:
+    """Where the tensor is that a module hands on in its tuple, and what stands in the tuple.
+
+    It is the only tensor beside Nones, or the first element: recurrent layers and attention return
+    states and weights behind it. None for results of other kinds.
+    """
+    if type(result) is not tuple or not result:
         return None
     places = [at for at, each in enumerate(result) if each is not None]
-    is_one = len(places) == 1 and isinstance(result[places[0]], Tensor)
-    return (places[0], len(result)) if is_one else None
+    place = places[0] if len(places) == 1 else 0
+    if not isinstance(result[place], Tensor):
+        return None
+    stand_in = UnreadResult(module)
+    return place, tree_map(lambda each: stand_in if isinstance(each, Tensor) else each, result)
 
 
 def as_returned(proxy: Proxy) -> Any:
@@ -70,14 +107,14 @@ def as_returned(proxy: Proxy) -> Any:
     among = proxy.node.meta.get("among")
     if among is None:
         return proxy
-    place, length = among
-    return tuple(proxy if at == place else None for at in range(length))
+    place, results = among
+    return *results[:place], proxy, *results[place + 1 :]
 
 
 def eager_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
 ) -> TracedOp:
-    """The op of a submodule that runs by torch, on maps, and makes one, beside Nones or not.
+    """The op of a submodule that runs by torch, on maps, and makes one, beside others or not.
 
     The attributes of the op are `attrs`, the arguments, and the shapes and stored order of all
     maps. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
@@ -106,5 +143,8 @@ def eager_call(
     given: Any = (node.args, node.kwargs)
     takes = tuple((tuple(x.meta["value"].shape), axes_of(x)) for x in sources)
     forms: dict[str, Any] = {"takes": takes, "makes": (tuple(result.shape), axes)}
-    forms |= {"arguments": map_arg(given, numbers.__getitem__), "among": node.meta.get("among")}
+    forms |= {
+        "arguments": map_arg(given, numbers.__getitem__),
+        "among": (node.meta.get("among") or [None])[0],
+    }
     return TracedOp("opaque", tuple(sources), params, {**attrs, **forms}, axes)

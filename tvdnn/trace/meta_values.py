@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 from ..errors import InputError
 from ..functional import counted_batch_norm, on_meta
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
-from .eager_fallback import EagerEffects, place_of_tensor
+from .eager_fallback import EagerEffects, among_results
 from .modules import LAYER_PACKAGES
 from .python.side_effects import SideEffects
 from .source_lines import FOREIGN, user_location
@@ -80,13 +80,13 @@ class MetaValues:
     def _run_module(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Run the module that is refused or runs as it is, and note its effects.
 
-        Of one tensor in a tuple of Nones the value is the tensor.
+        Of a tuple with a tensor that it hands on the value is the tensor.
         """
         module = self._call.module
         with EagerEffects(module) as effects:
             value = module.forward(*args, **kwargs)
         self.effects = effects.found()
-        node.meta["among"] = among = place_of_tensor(value)
+        node.meta["among"] = among = among_results(value, type(module).__name__)
         return value if among is None else value[among[0]]
 
 

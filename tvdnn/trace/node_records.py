@@ -15,7 +15,7 @@ Further keys:
 | stops | whether no gradient goes back from the value to what the call reads |
 | kept | whether the call counts although nothing reads its result |
 | place | how many calls were on the tape of calls without maps |
-| among | where a module's only tensor is in the tuple that it returns, and the tuple's length |
+| among | where the tensor is that a module hands on in its tuple, and what stands in that |
 
 and those of a tensor of no map, which tracer.py fills:
 
