@@ -1,5 +1,6 @@
 """Modules by torch that make several tensors, of which the network reads the first."""
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,85 @@ def test_the_first_result_is_torchs(name: str) -> None:
         virtual.close()
 
 
+class Called(nn.Module):
+    """A module of the user's that calls what tvdnn has not."""
+
+    def __init__(self, way: Callable[..., Any]) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, *maps: Tensor) -> Any:
+        return self.way(*maps)
+
+
+def own_input_first(first: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    sums = other.cumsum(1)
+    return first.add_(sums), sums
+
+
+def by_gradient(first: Tensor, other: Tensor) -> Tensor:
+    return first.cumsum(1) * (2.0 if other.requires_grad else 1.0)
+
+
+WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "its input": (own_input_first, lambda part, h: part(h, h.detach().sin())[0].relu()),
+    "a tuple of two": (
+        own_input_first,
+        lambda part, h: (r := part(h, h.detach().sin()))[0] * len(r),
+    ),
+    "twice the same": (lambda x: 2 * (x.cumsum(1),), lambda part, h: part(h)[1].relu()),
+    "an input without a gradient": (by_gradient, lambda part, h: part(h, h.detach())),
+    "one map twice, written": (
+        lambda one, two: (one.add_(1), two.cumsum(1))[1],
+        lambda part, h: part(h, h),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_modules_of_other_kinds_are_torchs(name: str) -> None:
+    way, use = WAYS[name]
+    parts = {"first": nn.Linear(8, 8), "part": Called(way)}
+    net, x = Functional(lambda net, x: use(net.part, net.first(x)), **parts), torch.randn(4, 5, 8)
+    exact = copy.deepcopy(net).double()
+    wanted = exact(x.double())
+    wanted.square().sum().backward()
+    virtual = virtualize(net, x, opaque=True)
+    found = virtual(x)
+    found.square().sum().backward()
+    torch.testing.assert_close(found.double(), wanted, rtol=RTOL, atol=ATOL)
+    for mine, theirs in zip(net.parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=RTOL, atol=1e-4)
+    virtual.close()
+
+
+WRITES = Called(lambda one, two: (one.add_(1), two.cumsum(1))[1])
+NESTED = Called(lambda x: ((x.cumsum(1), x), x))
+LISTED = Called(lambda x, y: [x.cumsum(1), y])
+REFUSED: list[tuple[nn.Module, Callable[..., Any], str]] = [
+    (WRITES, lambda part, h: part(h, h.flatten(1)), "writes one of two maps that share memory"),
+    (WRITES, lambda part, h: part(h, h[:, :2]), "writes one of two maps that share memory"),
+    (NESTED, lambda part, h: part(h)[0][0].relu(), "makes no tensor whose shape is known"),
+    (LISTED, lambda part, h: part(h, h.sin())[0].relu(), "makes no tensor whose shape is known"),
+]
+
+
+@pytest.mark.parametrize(("part", "use", "message"), REFUSED)
+def test_other_modules_are_refused(part: nn.Module, use: Callable[..., Any], message: str) -> None:
+    net = Functional(lambda net, x: use(net.part, net.first(x)), first=nn.Linear(8, 8), part=part)
+    with pytest.raises(UnsupportedOpError, match=f"part: Called that {message} at"):
+        trace(net, (torch.empty(4, 5, 8),), opaque=True)
+
+
+def kept_where_it_fails(made: Any) -> Tensor:
+    outputs, state = made
+    with contextlib.suppress(ValueError):  # the tracer's errors are such
+        outputs = outputs + state[0][:, None]
+    total: Tensor = outputs.mean(1)
+    return total
+
+
 USES: list[Callable[[Any], Any]] = [
     lambda made: made[0].mean(1) + made[1][0],
     lambda made: made[1][0],
@@ -81,6 +161,12 @@ USES: list[Callable[[Any], Any]] = [
     lambda made: torch.stack([made[0].mean(1), made[1]]).sum(0),
     lambda made: made[0].mean(1) * (1 if made[1] else 2),
     lambda made: next(made[0].mean(1) for _ in made[1]),
+    lambda made: sum(each.mean(1) for each in made if isinstance(each, Tensor)),
+    lambda made: made[0].mean(1) * len(f"{made[1]}"),
+    lambda made: made[0].mean(1) * (made[1] == 0),
+    lambda made: setattr(made[1], "kept", True) or made[0].mean(1),
+    kept_where_it_fails,
+    lambda made: made,
 ]
 
 
@@ -92,7 +178,10 @@ def test_a_further_result_that_is_read_is_refused(use: Callable[[Any], Any]) -> 
         trace(net, (torch.empty(4, 5, 8),), opaque=True)
 
 
-def test_a_further_result_is_not_returned() -> None:
-    net = Functional(lambda net, x: net.rows(x), rows=nn.GRU(8, 8, batch_first=True))
-    with pytest.raises(UnsupportedOpError, match="the network returns UnreadResult"):
-        trace(net, (torch.empty(4, 5, 8),), opaque=True)
+def test_a_further_result_may_be_asked_whether_it_is_there() -> None:
+    net = Functional(
+        lambda net, x: (r := net.rows(x))[0] * (2 if r[1] is not None else 1),
+        rows=nn.GRU(8, 8, batch_first=True),
+    )
+    kinds = [op.kind for op in trace(net, (torch.empty(4, 5, 8),), opaque=True).ops]
+    assert kinds == ["opaque", "affine"]

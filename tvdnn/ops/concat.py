@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 
 from ..graph import Op, Use
@@ -156,7 +157,9 @@ def _part_of_split(out: Shape, x: Node, index: int) -> TracedOp:
     function = getattr(x.target, "__name__", x.target)
     if function in ("max", "min", "var_mean", "std_mean"):
         return one_of_several(str(function), out, x, index)
-    (source,) = x.all_input_nodes
+    source, *others = x.all_input_nodes
+    if others or not isinstance(source.meta["value"], Tensor):
+        raise UnsupportedCallError("an item of several results of a module")
     shape, number = shape_of(source), index % len(parts)
     dim = _split_dimension(x) % len(shape)
     if parts[0].dim() < len(shape):

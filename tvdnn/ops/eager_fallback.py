@@ -67,12 +67,12 @@ def _run_forward(a: Launch) -> None:
 def _run_grad(a: Launch) -> None:
     xs, dy = _read_maps(a), _in_torchs_order(a.reads[-1], *_made(a))
     with _products_of(a):
-        dxs, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], xs, dy)
-    writes = list(a.writes)
-    for wants, dx, form in zip(a.attrs["wanted"], dxs, a.attrs["takes"], strict=True):
-        if wants:
-            _write_back(a, dx, writes.pop(0), *form)
-    for target, grad in zip(writes, grads, strict=True):
+        grads = _gradients(a.attrs, _params(a), xs, dy)
+    forms = [form for form, wants in zip(a.attrs["takes"], a.attrs["wanted"], strict=True) if wants]
+    for grad, target, form in zip(grads, a.writes, forms, strict=False):
+        _write_back(a, grad, target, *form)
+    count = len(forms)
+    for grad, target in zip(grads[count:], a.writes[count:], strict=True):
         target.copy_(grad)
 
 
@@ -134,19 +134,20 @@ def _forward(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
         return _call(attrs, params, xs)
 
 
-def _gradients(
-    attrs: Mapping[str, Any], params: Params, trained: Sequence[bool], xs: Maps, dy: Tensor
-) -> tuple[Maps, Maps]:
-    """Gradients of the maps and of the trained parameters, zero where the result needs none."""
-    xs = [x.requires_grad_() for x in xs]
-    leaves = [p.detach().requires_grad_(trains) for p, trains in zip(params, trained, strict=True)]
-    wanted = [*xs, *(leaf for leaf in leaves if leaf.requires_grad)]
+def _gradients(attrs: Mapping[str, Any], params: Params, xs: Maps, dy: Tensor) -> Maps:
+    """Gradients of the `wanted` maps and the `trained` parameters.
+
+    They are zero where the result needs none.
+    """
+    xs = [x.requires_grad_(wants) for x, wants in zip(xs, attrs["wanted"], strict=True)]
+    pairs = zip(params, attrs["trained"], strict=True)
+    leaves = [param.detach().requires_grad_(trains) for param, trains in pairs]
+    asked = [each for each in (*xs, *leaves) if each.requires_grad]
     with torch.enable_grad():
         y = _call(attrs, leaves, xs)
-        grads: Maps = [torch.zeros_like(leaf) for leaf in wanted]
-        if y.requires_grad:
-            grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
-    return grads[: len(xs)], grads[len(xs) :]
+        if not y.requires_grad:
+            return [torch.zeros_like(each) for each in asked]
+        return torch.autograd.grad(y, asked, dy, materialize_grads=True)
 
 
 def _call(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
@@ -178,7 +179,8 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     params = [param.float() if param.is_floating_point() else param for param in own]
     xs = [torch.zeros(shape, device=device) for shape, _ in attrs["takes"]]
     dy = torch.zeros_like(_forward(attrs, params, xs))
-    _gradients(attrs, params, [param.is_floating_point() for param in params], xs, dy)
+    trained = [param.is_floating_point() for param in params]
+    _gradients({**attrs, "wanted": [True] * len(xs), "trained": trained}, params, xs, dy)
 
 
 OPAQUE = Operator(

@@ -1,18 +1,19 @@
 """The eager fallback: a submodule that runs by torch's own code and autograd, as one op."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
-from torch.fx.proxy import TraceError
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..graph.network import channels_last_axes
 from ..ops.eager_fallback import Argument
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
+from .state.functionalize import storage_of
 from .state.tape import OperatorWatch
 
 
@@ -47,46 +48,63 @@ class EagerEffects(OperatorWatch):
                 raise TypeError(f"{func} takes indices that are whole numbers, not {given.dtype}")
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def found(self) -> str | None:
-        """The effect in words; None where there is none."""
-        if self.drawn_by:
-            return f"draws random numbers ({self.drawn_by})"
+    def found(self, given: Iterable[Tensor]) -> str | None:
+        """The effect in words, of a call on these tensors; None where there is none."""
         changed = [name for name in self._after if self._after[name] != self._before.get(name)]
-        return f"changes its buffer {changed[0]}" if changed else None
+        effect = f"changes its buffer {changed[0]}" if changed else ""
+        if self.drawn_by:
+            effect = f"draws random numbers ({self.drawn_by})"
+        if effect:
+            return f"{effect}, which would happen a second time"
+        counts = Counter(map(storage_of, {id(each): each for each in given}.values()))
+        if any(counts[storage] > 1 for storage in self.written):
+            return "writes one of two maps that share memory"
+        return None
 
     def _buffers(self) -> dict[str, tuple[int, int]]:
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
 
 
 class UnreadResult:
-    """Stands for a result beside the one that a module which runs by torch hands on.
+    """Stands for a tensor beside the one that a module which runs by torch hands on.
 
-    Whoever does something with it raises TraceError, which names the module.
+    Whatever is done with it calls `refuse`, which raises. It says that it is a tensor.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        object.__setattr__(self, "_refuse", refuse)
 
-    def _refused(self, *_: object, **__: object) -> NoReturn:
-        raise TraceError(
-            f"a further result of {self._module}, which runs by torch (one hands on one tensor)"
-        )
+    def _refused(self, *_: object, **__: object) -> Any:
+        object.__getattribute__(self, "_refuse")()
 
-    def __getattr__(self, name: str) -> NoReturn:
+    @property
+    def __class__(self) -> Any:
+        return Tensor
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
         self._refused()
 
-    __bool__ = __len__ = __iter__ = __getitem__ = __call__ = _refused
+    __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = _refused
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refused
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __rtruediv__ = _refused
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = _refused
+    __str__ = __repr__ = __format__ = __setattr__ = __getattr__ = _refused
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> NoReturn:
-        found = (each for each in tree_leaves((args, kwargs)) if isinstance(each, cls))
-        next(found)._refused()
+    ) -> Any:
+        next(each for each in tree_leaves((args, kwargs)) if type(each) is cls)._refused()
 
 
-def among_results(result: Any, module: str) -> tuple[int, tuple[Any, ...]] | None:
+class _HandedOn:
+    """The place of the tensor that a module hands on, among its results."""
+
+
+def among_results(
+    result: Any, refuse: Callable[[], NoReturn]
+) -> tuple[int, tuple[Any, ...]] | None:
     """Where the tensor is that a module hands on in its tuple, and what stands in the tuple.
 
     It is the only tensor beside Nones, or the first element: recurrent layers and attention return
@@ -98,17 +116,21 @@ def among_results(result: Any, module: str) -> tuple[int, tuple[Any, ...]] | Non
     place = places[0] if len(places) == 1 else 0
     if not isinstance(result[place], Tensor):
         return None
-    stand_in = UnreadResult(module)
-    return place, tree_map(lambda each: stand_in if isinstance(each, Tensor) else each, result)
+    known: dict[int, Any] = {id(result[place]): _HandedOn()}
+
+    def placed(each: Any) -> Any:
+        is_tensor = isinstance(each, Tensor)
+        return known.setdefault(id(each), UnreadResult(refuse)) if is_tensor else each
+
+    return place, tree_map(placed, result)
 
 
-def as_returned(proxy: Proxy) -> Any:
-    """What the network's code gets of a module: the proxy, or a tuple with it."""
+def as_returned(proxy: Proxy, made: Any) -> Any:
+    """What the network's code gets of a call: the proxy `made`, or a tuple with it."""
     among = proxy.node.meta.get("among")
     if among is None:
-        return proxy
-    place, results = among
-    return *results[:place], proxy, *results[place + 1 :]
+        return made
+    return tree_map(lambda each: made if type(each) is _HandedOn else each, among[1])
 
 
 def eager_call(
@@ -118,7 +140,7 @@ def eager_call(
 
     The attributes of the op are `attrs`, the arguments, and the shapes and stored order of all
     maps. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
-    `effects`: its forward runs again in backward.
+    `effects`: its forward runs again in backward, on copies of the maps.
     """
     module = type(attrs["module"]).__name__
     sources = node.all_input_nodes
@@ -137,7 +159,7 @@ def eager_call(
     if not result.is_floating_point() or len(samples) > 1:
         raise UnsupportedCallError(f"{module} that makes no floating-point tensor of the batch")
     if effects is not None:
-        raise UnsupportedCallError(f"{module} that {effects}, which would happen a second time")
+        raise UnsupportedCallError(f"{module} that {effects}")
     axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
     numbers: Any = {source: Argument(number) for number, source in enumerate(sources)}
     given: Any = (node.args, node.kwargs)

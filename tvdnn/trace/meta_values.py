@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
 from ..functional import counted_batch_norm, on_meta
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
 from .eager_fallback import EagerEffects, among_results
 from .modules import LAYER_PACKAGES
-from .python.side_effects import SideEffects
+from .python.side_effects import RefusedError, SideEffects
 from .source_lines import FOREIGN, user_location
 from .state.meta_copies import empty_like
 from .traced_call import TracedCall
@@ -85,9 +86,15 @@ class MetaValues:
         module = self._call.module
         with EagerEffects(module) as effects:
             value = module.forward(*args, **kwargs)
-        self.effects = effects.found()
-        node.meta["among"] = among = among_results(value, type(module).__name__)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        self.effects = effects.found(given)
+        refuse = partial(self._refuse_result, type(module).__name__)
+        node.meta["among"] = among = among_results(value, refuse)
         return value if among is None else value[among[0]]
+
+    def _refuse_result(self, module: str) -> NoReturn:
+        reason = f"a further result of {module}, which runs by torch (one hands on one tensor)"
+        raise RefusedError(self._call.refuse(reason))
 
 
 def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:

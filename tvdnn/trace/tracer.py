@@ -174,7 +174,7 @@ class MetaTracer(fx.Tracer):
         same = next((each for each in given if each.node.meta["value"] is value), proxy)
         if not (is_stale(same.node) or cuts_gradient(proxy.node)):
             same.node = proxy.node
-        return as_returned(proxy) if same is proxy else same
+        return as_returned(proxy, same)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
