@@ -1,7 +1,7 @@
 """A plugin of pytest that records which tests enter which functions, and runs tests by a list.
 
-    python -m pytest -p bench.reaching_tests --record RECORD --functions FUNCTIONS
-    python -m pytest -p bench.reaching_tests --record RECORD --tests TESTS
+    python -m pytest --every 1 -p bench.reaching_tests --record RECORD --functions FUNCTIONS
+    python -m pytest --every 1 -p bench.reaching_tests --record RECORD --tests TESTS
 
 All three are files of JSON. FUNCTIONS lists functions as "FILE NAME", and TESTS the names of the
 tests to run, in this order. RECORD receives a `Record` of each test. Recording needs Python 3.12.

@@ -84,7 +84,8 @@ def _vector(x: Tensor) -> int:
     return 16 // x.element_size()
 
 
-def _first_element(x: Tensor, first_sample: int) -> int:
+def first_element(x: Tensor, first_sample: int) -> int:
+    """The index in the whole batch of the first element of x."""
     return first_sample * x[:1].numel()
 
 
@@ -111,7 +112,7 @@ def dropout(
     numel = x.numel()
     if numel == 0:
         return
-    first = _first_element(x, first_sample)
+    first = first_element(x, first_sample)
     span = DRAWS * LANES
     grid = (triton.cdiv(first + numel, span) - first // span,)
     _dropout_kernel[grid](
@@ -125,7 +126,7 @@ def dropout_reference(
     p: float, op_id: int, first_sample: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Computes `dropout` in torch, with the same mask."""
-    first = _first_element(x, first_sample)
+    first = first_element(x, first_sample)
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
     span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
     vector = _vector(x)

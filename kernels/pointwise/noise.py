@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..language.elementwise import store_values
 from ..language.rounding import stored_reference
-from .dropout import ROUNDS, philox
+from .dropout import ROUNDS, first_element, philox
 
 DISTRIBUTIONS: Final = ("normal", "uniform", "exponential", "bernoulli")
 DRAWS: Final = 4  # numbers of one Philox call
@@ -36,7 +36,7 @@ def _radius(word):
 
 @triton.jit
 def _inside(word):
-    """Evenly in (0, 1): the largest words are rounded to 1, whose logarithm would be zero."""
+    """Uniform in (0, 1): the largest words are rounded to 1, whose logarithm would be zero."""
     return tl.minimum((word.to(tl.float32) + 0.5) * UNIT, BELOW_ONE)
 
 
@@ -88,7 +88,7 @@ def _noise_kernel(
 
 
 def bits_of(dtype: torch.dtype, precision: str) -> int:
-    """The bits of even numbers, all of which the type holds: one would else round to 1."""
+    """The bits of uniform numbers, all of which the type holds: one would else round to 1."""
     return 8 if dtype == torch.bfloat16 else 11 if precision == "tf32" else 24
 
 
@@ -104,16 +104,16 @@ def noise(
 ) -> None:  # fmt: skip
     """y = `shift` + `scale` times independent numbers of one of DISTRIBUTIONS.
 
-    Normal numbers have mean 0 and variance 1, even ones lie in [0, 1), exponential ones are above 0
-    and have mean 1, and of Bernoulli's a share `p` is one, the others zero. `seed` is int64 [1] on
-    the device. `op_id`, below 2**31, gives each op its own numbers. `first_sample` is the index in
-    the batch of the first sample of y, which is contiguous. y is rounded as products of `precision`
-    read it.
+    Normal numbers have mean 0 and variance 1. Uniform ones lie in [0, 1). Exponential ones are
+    above 0 and have mean 1. Of Bernoulli's a share `p` is one, and the others are zero. `seed` is
+    int64 [1] on the device. `op_id`, below 2**31, gives each op its own numbers. `first_sample` is
+    the index in the batch of the first sample of y, which is contiguous. y is rounded as products
+    of `precision` read it.
     """
     numel = y.numel()
     if numel == 0:
         return
-    first, span = first_sample * y[:1].numel(), DRAWS * LANES
+    first, span = first_element(y, first_sample), DRAWS * LANES
     grid = (triton.cdiv(first + numel, span) - first // span,)
     _noise_kernel[grid](
         y, seed, numel, first, op_id, _least(p), float(scale), float(shift),
@@ -148,7 +148,7 @@ def noise_reference(
     p: float = 0.5, scale: float = 1.0, shift: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Computes `noise` in float64, of the same words."""
-    first = first_sample * y[:1].numel()
+    first = first_element(y, first_sample)
     place = torch.arange(first, first + y.numel(), dtype=torch.int64, device=y.device)
     calls, number = (place // DRAWS).unique_consecutive(), place - place[:1] // DRAWS * DRAWS
     words = philox(calls, op_id, seed)

@@ -20,7 +20,7 @@ Use = Callable[[Tensor, Tensor], Tensor]  # of a map and of random numbers
 
 DRAWS: dict[str, tuple[Draw, float, float]] = {  # with mean and deviation
     "like": (torch.randn_like, 0, 1),
-    "even": (torch.rand_like, 0.5, 12**-0.5),
+    "uniform": (torch.rand_like, 0.5, 12**-0.5),
     "of a shape": (lambda x: torch.randn(x.shape, device=x.device), 0, 1),
     "moved": (lambda x: torch.randn(x.size()).to(x.device), 0, 1),
     "typed": (lambda x: torch.randn(*x.shape, dtype=x.dtype, device=x.device), 0, 1),

@@ -39,10 +39,7 @@ from .synchronized_group import check_alone, synchronizes
 from .training_batches import TrainingBatches
 
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
-
-NEXT_PART: Final = (
-    1 << 32
-)  # from the seed of a part of a batch to the next; seeds of steps are below
+NEXT_PART: Final = 1 << 32  # added to the seed for each next part of a batch
 
 
 class TrainingSteps:

@@ -24,7 +24,6 @@ from .torch_peak import peak_nbytes
 
 Params = Sequence[Tensor]
 Maps = Sequence[Tensor]
-Form = tuple[Sequence[int], Sequence[int]]  # of a map: its shape, and where that is stored
 _SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
 
 
@@ -61,17 +60,17 @@ def backward(b: Builder, op: Op) -> None:
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
         y = _forward(a.attrs, _params(a), _read_maps(a))
-    _write_back(a, y, a.writes[0], *_made(a))
+    _write_back(a, y, a.writes[0], *a.attrs["makes"])
 
 
 def _run_grad(a: Launch) -> None:
-    xs, dy = _read_maps(a), _in_torchs_order(a.reads[-1], *_made(a))
+    xs, dy = _read_maps(a), _in_torchs_order(a.reads[-1], *a.attrs["makes"])
     with _products_of(a):
         grads = _gradients(a.attrs, _params(a), xs, dy)
     forms = [form for form, wants in zip(a.attrs["takes"], a.attrs["wanted"], strict=True) if wants]
-    for grad, target, form in zip(grads, a.writes, forms, strict=False):
-        _write_back(a, grad, target, *form)
     count = len(forms)
+    for grad, target, form in zip(grads[:count], a.writes[:count], forms, strict=True):
+        _write_back(a, grad, target, *form)
     for grad, target in zip(grads[count:], a.writes[count:], strict=True):
         target.copy_(grad)
 
@@ -80,11 +79,6 @@ def _read_maps(a: Launch) -> list[Tensor]:
     """The maps that the submodule takes."""
     forms = a.attrs["takes"]
     return [_in_torchs_order(x, *form) for x, form in zip(a.reads, forms, strict=False)]
-
-
-def _made(a: Launch) -> Form:
-    form: Form = a.attrs["makes"]
-    return form
 
 
 @contextmanager

@@ -46,29 +46,28 @@ class TensorReads:
 
     def _of_other(self, a: Tensor) -> fx.Node:
         """A node that reads a tensor which is neither a parameter nor a buffer."""
-        name, unknown, mask = None, None, None
         try:
-            name = self._recorded.name_of(a)
+            return self._named(a, self._recorded.name_of(a))
         except NoFormulaError as reason:
             unknown, mask = str(reason), self._recorded.mask_of(a)
-            if mask is None or not _is_of_samples(a):
-                try:
-                    drawn = self._drawn(a)
-                except NoDrawnMapError as why:
-                    unknown += f": {why}"
-                else:
-                    if drawn is not None:
-                        return drawn
-        return self._named(a, name, unknown, mask)
+        if mask is not None and _is_of_samples(a):
+            return self._named(a, None, unknown, mask)
+        try:
+            drawn = self._drawn(a)
+        except NoDrawnMapError as why:
+            return self._named(a, None, f"{unknown}: {why}", mask)
+        return drawn or self._named(a, None, unknown, mask)
 
     def _drawn(self, a: Tensor) -> fx.Node | None:
+        """The node of random numbers for each sample; None of another tensor."""
         if self.map_node is None:
             return None
         return self._recorded.drawn(a, self._proxy_of(self.map_node))
 
     def _named(
-        self, a: Tensor, name: str | None, unknown: str | None, mask: Mask | None
+        self, a: Tensor, name: str | None, unknown: str | None = None, mask: Mask | None = None
     ) -> fx.Node:
+        """A node of this name, or of none, and why no formula makes the tensor."""
         if name is None:
             stand_in = torch.empty_like(a, device="meta")
             self._call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", stand_in)

@@ -84,7 +84,7 @@ def test_numbers_of_a_call_are_independent(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
-def test_even_numbers_stay_below_one(
+def test_uniform_numbers_stay_below_one(
     precision: str, dtype: torch.dtype, device: torch.device
 ) -> None:
     y = poisoned((8, 1 << 16), dtype, device)

@@ -24,7 +24,7 @@ from .drawn_masks import TYPES, Drawn, Mask, State, is_plain, next_state
 from .functionalize import storage_of
 from .recorded_call import RecordedCall
 
-EVEN: Final = ("rand", "rand_like")
+UNIFORM: Final = ("rand", "rand_like")
 NORMAL: Final = ("randn", "randn_like")
 # By function, the places and names of two numbers, and their defaults.
 NUMBERS: Final[Mapping[str, tuple[int, tuple[str, str], tuple[float, float]]]] = {
@@ -54,7 +54,8 @@ class DrawnMaps:
     def __init__(self) -> None:
         self.nodes: dict[tuple[int, int], fx.Node] = {}
         self.reads: list[tuple[int | None, int, fx.Node]] = []
-        self._draws: dict[int, tuple[Settings, fx.Node]] = {}  # by recorded call
+        # By recorded call, the settings, whether ones stand for the lower numbers, and the node.
+        self._draws: dict[int, tuple[Settings, bool, fx.Node]] = {}
 
     def draws(self, call: RecordedCall) -> bool:
         """Whether an op draws the numbers of this call."""
@@ -67,28 +68,33 @@ class DrawnMaps:
             for place, count, node in self.reads
         )
 
-    def drawn(self, call: RecordedCall, settings: Settings, beside: fx.Proxy) -> fx.Node:
-        """The numbers of a call that draws. Two forms of them would be two draws."""
-        form, node = self._draws.get(id(call), (settings, None))
-        if form != settings:
-            raise NoDrawnMapError("ops read them in two forms")
-        if node is None:
+    def drawn(
+        self, call: RecordedCall, settings: Settings, beside: fx.Proxy, *, low: bool = True
+    ) -> fx.Node:
+        """The numbers of a call that draws. Two forms of them would be two draws.
+
+        Of a mask, ones stand for the lower numbers or for the higher ones.
+        """
+        known = self._draws.get(id(call))
+        if known is None:
             (made,) = call.made
-            settings = {name: each for name, each in settings.items() if name != "low"}
-            node = _beside(beside, tuple(made.shape), settings).node
+            node: fx.Node = _beside(beside, tuple(made.shape), settings).node
             node.meta["drawn"] = True
-            self._draws[id(call)] = form, node
-        return node
+            self._draws[id(call)] = settings, low, node
+            return node
+        if known[:2] != (settings, low):
+            raise NoDrawnMapError("ops read them in two forms")
+        return known[2]
 
     def mask(self, mask: Mask, beside: fx.Proxy) -> Any:
-        """The ones of a mask. One of the numbers that another mask leaves is one less that."""
-        settings: Settings = {"distribution": "bernoulli", "p": mask.keep, "low": mask.low}
-        form, node = self._draws.get(id(mask.draw), (settings, None))
+        """The ones of a mask. Those of the numbers that another mask leaves are one less that."""
+        settings: Settings = {"distribution": "bernoulli", "p": mask.keep}
+        form, low, node = self._draws.get(id(mask.draw), ({}, mask.low, None))
         proxy_of: Any = beside.tracer.proxy
-        is_other = node is not None and form.get("low") is (not mask.low)
+        is_other = "p" in form and low is not mask.low
         if is_other and isclose(form["p"], 1 - mask.keep, abs_tol=SAME):
             return 1 - proxy_of(node)
-        return proxy_of(self.drawn(mask.draw, settings, beside))
+        return proxy_of(self.drawn(mask.draw, settings, beside, low=mask.low))
 
 
 class Replay:
@@ -182,10 +188,10 @@ class Replay:
             raise NoDrawnMapError(
                 f"{call.name} draws them by a generator of its own, with out= or a gradient"
             )
-        found = Drawn(call) if call.name in EVEN else next_state(None, call, args, kwargs)
+        found = Drawn(call) if call.name in UNIFORM else next_state(None, call, args, kwargs)
         if found is not None:
             return found
-        settings = settings_of_draw(call.name, args, kwargs)
+        settings = _settings_of_draw(call.name, args, kwargs)
         if settings is None:
             raise NoDrawnMapError(f"{call.name} draws them")
         return self._maps.drawn(call, settings, self._beside)
@@ -200,8 +206,8 @@ class Replay:
             found = self._maps.mask(state, self._beside)
             found = found * state.value if state.value != 1 else found
         else:
-            even = self._maps.drawn(state.draw, {"distribution": "uniform"}, self._beside)
-            found = self._proxy(even)
+            uniform = self._maps.drawn(state.draw, {"distribution": "uniform"}, self._beside)
+            found = self._proxy(uniform)
             found = found + state.shift if state.shift else found
         if tuple(found.shape) != tuple(tensor.shape):
             found = found.reshape(tuple(tensor.shape))
@@ -261,7 +267,7 @@ def _called(call: RecordedCall, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return getattr(first, OPERATORS.get(name, name))(*rest, **kwargs)
 
 
-def settings_of_draw(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Settings | None:
+def _settings_of_draw(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Settings | None:
     """The distribution that a function draws from; None of one that a map cannot have."""
     if name in NORMAL:
         return {"distribution": "normal"}

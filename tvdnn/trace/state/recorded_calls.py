@@ -143,8 +143,7 @@ class RecordedCalls:
         """
         if tensor.device != META or version_of(tensor):
             return False
-        formulas = _Formulas(self._copies, self._calls, self._device)
-        last = next(formulas.needed(tensor), None)
+        last = next(reversed(self._calls_behind(tensor)), None)
         if last is None or last.name != "repeat" or all(each is not tensor for each in last.made):
             return False
         source = last.given[0]
@@ -189,8 +188,7 @@ class RecordedCalls:
         `beside` is a map of the batch. Nothing else may hold the tensor. Raises NoDrawnMapError
         where ops cannot make them.
         """
-        formulas = _Formulas(self._copies, self._calls, self._device)
-        calls = [*formulas.needed(tensor)][::-1] if self.made(tensor) else []
+        calls = self._calls_behind(tensor)
         if not any(each.draws for each in calls):
             return None
         if {id(each.draw) for each in self._masks} & {*map(id, calls)}:
@@ -208,10 +206,12 @@ class RecordedCalls:
 
     def mask_of(self, tensor: Tensor) -> Mask | None:
         """The mask of samples that a forward has drawn; None for another tensor."""
-        if not self.made(tensor):
-            return None
+        return mask_of(self._calls_behind(tensor))
+
+    def _calls_behind(self, tensor: Tensor) -> list[RecordedCall]:
+        """The calls on which a tensor depends, the first first; none where no call has made it."""
         formulas = _Formulas(self._copies, self._calls, self._device)
-        return mask_of([*formulas.needed(tensor)][::-1])
+        return [*formulas.needed(tensor)][::-1] if self.made(tensor) else []
 
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
