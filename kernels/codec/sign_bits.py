@@ -45,7 +45,7 @@ def _signs_of_halves(words) -> tl.tensor:
     """
     x = words.to(tl.uint32, bitcast=True)
     magnitudes = x & 0x7FFF7FFF
-    passing = ((magnitudes + 0x7FFF7FFF) & ~x) | (magnitudes + 0x007F007F)
+    passing = ((magnitudes + 0x7FFF7FFF) & (x ^ 0xFFFFFFFF)) | (magnitudes + 0x007F007F)
     shifts = (6 - 2 * tl.arange(0, 4)).to(tl.uint32)[None, :]
     spread = tl.sum((passing & 0x80008000) >> shifts, 1)
     return ((spread >> 9) & 0x55) | ((spread >> 24) & 0xAA)

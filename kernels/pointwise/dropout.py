@@ -14,17 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.philox import ROUNDS, random_words, random_words_reference
 from ..language.rounding import stored, stored_reference
 
 LANES: Final = 128  # lanes of a program, each with a Philox call of its own
 DRAWS: Final = 8  # draws of one Philox call
 NUM_WARPS: Final = 4
-ROUNDS: Final = 7  # rounds of Philox: the fewest that pass BigCrush, by the paper
-UINT32: Final = 0xFFFFFFFF
-ROUND_A: Final = 0xD2511F53
-ROUND_B: Final = 0xCD9E8D57
-KEY_A: Final = 0x9E3779B9
-KEY_B: Final = 0xBB67AE85
 
 
 @triton.jit
@@ -68,10 +63,7 @@ def _dropout_kernel(
 ):  # fmt: skip
     span = first // (8 * LANES) + tl.program_id(0).to(tl.int64)
     counter = span * LANES + tl.arange(0, LANES)
-    low = counter.to(tl.uint32)
-    high = (counter >> 32).to(tl.uint32)
-    stream = tl.full((LANES,), op_id, tl.uint32)
-    words = tl.philox(tl.load(seed_ptr), low, high, stream, tl.zeros((LANES,), tl.uint32), ROUNDS)
+    words = random_words(seed_ptr, counter, op_id, ROUNDS)
     start = span * (8 * LANES) - first
     if (start >= 0) & (start + 8 * LANES <= numel):
         _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, PRECISION, True)
@@ -130,29 +122,10 @@ def dropout_reference(
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
     span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
     vector = _vector(x)
-    words = philox(span * LANES + within // vector % LANES, op_id, seed)
+    words = random_words_reference(span * LANES + within // vector % LANES, op_id, seed)
     draw = within // (vector * LANES) * vector + within % vector
     word = words.gather(0, (draw // 2)[None])[0]
     keep = (word >> 16 * (draw % 2) & 0xFFFF) >= _least_kept(p)
     scaled = x.to(torch.float32) * scale_of(p)
     dropped = torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled))
     y.copy_(stored_reference(dropped, y.dtype, precision))
-
-
-def philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
-    """Philox 4x32 of (counter, op_id) with key `seed`: int64 [4, *counter.shape], below 2**32."""
-    c0, c1 = counter & UINT32, counter >> 32
-    c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)
-    k0, k1 = seed & UINT32, (seed >> 32) & UINT32
-    for _ in range(ROUNDS):
-        high_a, low_a = _product(c0, ROUND_A)
-        high_b, low_b = _product(c2, ROUND_B)
-        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
-        k0, k1 = (k0 + KEY_A) & UINT32, (k1 + KEY_B) & UINT32
-    return torch.stack([c0, c1, c2, c3])
-
-
-def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """High and low words of the 64-bit product of 32-bit words, without unsigned 64-bit types."""
-    middle = a * (b >> 16) + ((a * (b & 0xFFFF)) >> 16)
-    return middle >> 16, (a * b) & UINT32

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..language.channel_chunks import chunk_place, launch_chunks
 from ..language.channel_ranges import pitch_of
+from ..language.philox import ROUNDS, random_words, random_words_reference
 from ..language.rounding import stored, stored_reference
-from .dropout import ROUNDS, philox, scale_of
+from .dropout import scale_of
 
 PARTS: Final = ("channel", "row", "batch")
 DRAW_BITS: Final = tl.constexpr(24)
@@ -42,9 +43,7 @@ def kept_channels(
         index += first_sample + sample
     if PART == "channel":
         index += (first_sample + sample) * channels + c
-    low, high = index.to(tl.uint32), (index >> 32).to(tl.uint32)
-    stream, zero = tl.full(c.shape, op_id, tl.uint32), tl.zeros(c.shape, tl.uint32)
-    word, _, _, _ = tl.philox(tl.load(seed_ptr), low, high, stream, zero, ROUNDS)
+    word, _, _, _ = random_words(seed_ptr, index, op_id, ROUNDS)
     return (word >> (32 - DRAW_BITS)).to(tl.int32) >= least
 
 
@@ -104,7 +103,7 @@ def dropout_parts_reference(
         index += torch.arange(first_sample, first_sample + samples, device=x.device)[:, None, None]
     if part == "channel":
         index = index * channels + torch.arange(channels, device=x.device)
-    word = philox(index, op_id, seed)[0]
+    word = random_words_reference(index, op_id, seed)[0]
     keep = (word >> 32 - DRAW_BITS.value) >= _least_kept(p)
     scaled = x.float() * scale_of(p)
     dropped = torch.where(keep, scaled, torch.zeros_like(scaled))

@@ -15,8 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.elementwise import store_values
+from ..language.philox import ROUNDS, random_words, random_words_reference
 from ..language.rounding import stored_reference
-from .dropout import ROUNDS, first_element, philox
+from .dropout import first_element
 
 DISTRIBUTIONS: Final = ("normal", "uniform", "exponential", "bernoulli")
 DRAWS: Final = 4  # numbers of one Philox call
@@ -77,9 +78,7 @@ def _noise_kernel(
     SPAN: tl.constexpr = 4 * LANES
     span = first // SPAN + tl.program_id(0).to(tl.int64)
     counter = span * LANES + tl.arange(0, LANES)
-    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
-    stream, zero = tl.full((LANES,), op_id, tl.uint32), tl.zeros((LANES,), tl.uint32)
-    words = tl.philox(tl.load(seed_ptr), low, high, stream, zero, ROUNDS)
+    words = random_words(seed_ptr, counter, op_id, ROUNDS)
     y = tl.fma(_numbers(words, least, DISTRIBUTION, BITS), scale, shift)
     start = span * SPAN - first
     offs = start + tl.arange(0, SPAN)
@@ -151,7 +150,7 @@ def noise_reference(
     first = first_element(y, first_sample)
     place = torch.arange(first, first + y.numel(), dtype=torch.int64, device=y.device)
     calls, number = (place // DRAWS).unique_consecutive(), place - place[:1] // DRAWS * DRAWS
-    words = philox(calls, op_id, seed)
+    words = random_words_reference(calls, op_id, seed)
     numbers = _OF_WORDS[distribution](words, _least(p), bits_of(y.dtype, precision))
     exact = numbers.t().flatten()[number] * scale + shift
     y.copy_(stored_reference(exact.view_as(y), y.dtype, precision))
