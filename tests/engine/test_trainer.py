@@ -277,3 +277,13 @@ def test_parts_of_a_step_draw_other_numbers() -> None:
     one, eight, again = losses
     assert abs(one - eight) > 0.01
     assert eight == again
+
+
+def test_neighbouring_seeds_draw_other_numbers() -> None:
+    """One seed's second step is not the next seed's first."""
+    x, losses = torch.ones(4, 8), set()
+    for seed in range(3):
+        trainer = Trainer(Noisy(), x, loss="mse", optimizer=SGD(lr=0.0), seed=seed)
+        losses |= {trainer.step(x, torch.zeros_like(x)).item() for _ in range(3)}
+        trainer.close()
+    assert len(losses) == 9

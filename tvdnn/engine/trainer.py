@@ -83,6 +83,7 @@ class Trainer:
       this lead must fit the budgets.
     - `copies`: "engine" for the copy engines, "kernel" for a kernel.
     - `dtype`: "fp32", "tf32" or "bf16". Master weights stay float32.
+    - `seed`: of dropout's masks and other random numbers, others at each step.
     - `kernels`: "triton", or "torch" for references, whose memory on a GPU no budget holds.
     - `allow`: "lossy:0.03" lets auto store maps rounded, as long as no parameter's gradient has a
       relative RMS error of more than 3%. Gradients are measured on the first batch and every

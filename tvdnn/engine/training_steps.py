@@ -23,7 +23,7 @@ from ..trace.guards.inputs import check_inputs
 from ..trace.trace import trace
 from .accumulation import GradientSums
 from .build import NOTHING_TO_TRAIN, check_master_weights, check_trainable
-from .control import write_control
+from .control import seed_of_step, write_control
 from .core import Core
 from .engine_request import Resolved
 from .gradient_probe import GradientProbe, ProbedStep
@@ -124,9 +124,8 @@ class TrainingSteps:
         None where a label is no class.
         """
         updated = self._updated_by(runner, self.key(tuple(x.shape), mode))
-        numbers = self.seed + self.count.steps, self.count.steps + 1
         fill = partial(self._batches.fill, runner, x, y)
-        step = ProbedStep(runner, mode, updated, fill, *numbers)
+        step = ProbedStep(runner, mode, updated, fill, *self._next_step())
         return judge(GradientProbe(self._core, self._sums, self.optimizer, step), limit)
 
     def rounding_errors(self, x: torch.Tensor, y: torch.Tensor, limit: float) -> Verdict:
@@ -247,9 +246,12 @@ class TrainingSteps:
         """Write the settings of the runner's next step; returns the updated parameters."""
         updated = self._updated_by(runner, self.key(shape, mode))
         settings = control_of(self.optimizer, updated)
-        seed, step = self.seed + self.count.steps, self.count.steps + 1
-        write_control(self._core.control_bytes, settings, scale, seed, step)
+        write_control(self._core.control_bytes, settings, scale, *self._next_step())
         return updated
+
+    def _next_step(self) -> tuple[int, int]:
+        """The seed and the number of the next step."""
+        return seed_of_step(self.seed, self.count.steps), self.count.steps + 1
 
     def _updated_by(self, runner: Runner, key: Key) -> Updated:
         if key not in self._updated:
