@@ -228,7 +228,12 @@ def _part_of(trainer: Trainer) -> Any:
     return next(each.schedule for (shape, *_), each in runners.items() if shape[0] == BATCH // 2)
 
 
-def test_an_interrupt_comes_once_the_copies_of_the_step_have_ended(tmp_path: Path) -> None:
+def test_an_interrupt_comes_once_the_copies_of_the_step_have_ended(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
     def interrupts(file: FaultyFile, view: memoryview, offset: int) -> int:
         os.kill(os.getpid(), signal.SIGINT)
         return file.really_write(view, offset)
