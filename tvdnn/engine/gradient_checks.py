@@ -16,7 +16,7 @@ def reached_from(network: Network, outputs: Iterable[str]) -> frozenset[str]:
     reached: set[str] = set(outputs)
     for op in reversed(network.ops):
         if op.output in reached and op.output not in network.detached:
-            reached.update(op.inputs, op.params)
+            reached.update(op.reached)
     return frozenset(reached)
 
 

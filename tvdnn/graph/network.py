@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import itemgetter
 from typing import Any
 
@@ -49,6 +50,14 @@ class Op:
     output: str
     params: tuple[str, ...]  # parameters and buffers of the module; "" for an absent optional one
     attrs: Mapping[str, Any]  # static settings
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The inputs and parameters that the gradient of the output reaches."""
+        reached = self.attrs.get("reached")
+        if reached is None:
+            return (*self.inputs, *self.params)
+        return (*compress(self.inputs, reached.maps), *compress(self.params, reached.params))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ engine's products are exact. Torch's own allocations lie outside the arena: thei
 beforehand and counted in the budget.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,17 +44,27 @@ def _inputs(b: Builder, op: Op) -> tuple[Use, ...]:
 
 
 def backward(b: Builder, op: Op) -> None:
-    """One pass makes the gradients of the inputs, where they are wanted, and of parameters."""
+    """One pass makes the gradients that are wanted of inputs and parameters, where there are any.
+
+    Torch makes none of those that the gradient of the result does not reach.
+    """
+    reached = op.attrs["reached"]
     reads = (*_inputs(b, op), Use(b.grad_of(op)))
-    wanted = tuple(b.needs_grad(name) for name in op.inputs)
+    wanted = _both(map(b.needs_grad, op.inputs), reached.maps)
     names = (name for name, wants in zip(op.inputs, wanted, strict=True) if wants)
     dx = tuple(Use(b.new_grad(name)) for name in names)
-    trained = tuple(b.needs_param_grad(name) for name in op.params)
+    trained = _both(map(b.needs_param_grad, op.params), reached.params)
     names = (name for name, trains in zip(op.params, trained, strict=True) if trains)
     grads = tuple(whole(b.new_param_grad(name)) for name in names)
     attrs = {"wanted": wanted, "trained": trained}
     writes = (*dx, *grads)
+    if not writes:
+        return
     b.add_pass(op, "grad", reads, writes, params=op.params, unit=b.batch, attrs=attrs)
+
+
+def _both(needed: Iterable[bool], reached: Iterable[bool]) -> tuple[bool, ...]:
+    return tuple(need and reach for need, reach in zip(needed, reached, strict=True))
 
 
 def _run_forward(a: Launch) -> None:
@@ -129,19 +139,13 @@ def _forward(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
 
 
 def _gradients(attrs: Mapping[str, Any], params: Params, xs: Maps, dy: Tensor) -> Maps:
-    """Gradients of the `wanted` maps and the `trained` parameters.
-
-    They are zero where the result needs none.
-    """
+    """Gradients of the `wanted` maps and the `trained` parameters."""
     xs = [x.requires_grad_(wants) for x, wants in zip(xs, attrs["wanted"], strict=True)]
     pairs = zip(params, attrs["trained"], strict=True)
     leaves = [param.detach().requires_grad_(trains) for param, trains in pairs]
     asked = [each for each in (*xs, *leaves) if each.requires_grad]
     with torch.enable_grad():
-        y = _call(attrs, leaves, xs)
-        if not y.requires_grad:
-            return [torch.zeros_like(each) for each in asked]
-        return torch.autograd.grad(y, asked, dy, materialize_grads=True)
+        return torch.autograd.grad(_call(attrs, leaves, xs), asked, dy, materialize_grads=True)
 
 
 def _call(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
@@ -173,8 +177,9 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     params = [param.float() if param.is_floating_point() else param for param in own]
     xs = [torch.zeros(shape, device=device) for shape, _ in attrs["takes"]]
     dy = torch.zeros_like(_forward(attrs, params, xs))
-    trained = [param.is_floating_point() for param in params]
-    _gradients({**attrs, "wanted": [True] * len(xs), "trained": trained}, params, xs, dy)
+    wanted, trained = attrs["reached"].maps, attrs["reached"].params
+    if any(wanted) or any(trained):
+        _gradients({**attrs, "wanted": wanted, "trained": trained}, params, xs, dy)
 
 
 OPAQUE = Operator(

@@ -230,10 +230,10 @@ def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
     """Values from which a gradient flows to a parameter that trains, or to a wanted input."""
     wanted = set(input_grads)
     for op in network.ops:
-        trains = any(name and network.params[name].requires_grad for name in op.params)
         if op.output in network.detached:
             continue
-        if trains or any(name in wanted for name in op.inputs):
+        params = (network.params[name] for name in op.reached if name in network.params)
+        if any(param.requires_grad for param in params) or not wanted.isdisjoint(op.reached):
             wanted.add(op.output)
     return frozenset(wanted)
 

@@ -1,7 +1,9 @@
 """The eager fallback: a submodule that runs by torch's own code and autograd, as one op."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -13,8 +15,23 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..graph.network import channels_last_axes
 from ..ops.eager_fallback import Argument
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
+from .source_lines import FOREIGN
 from .state.functionalize import storage_of
 from .state.tape import OperatorWatch
+
+REACHED = "reached"  # the entry of a node's `meta` of what a module's gradient reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Whether the gradient of a module's result reaches its maps and its parameters, in order."""
+
+    maps: tuple[bool, ...]
+    params: tuple[bool, ...]
+
+    @property
+    def anything(self) -> bool:
+        return any(self.maps) or any(self.params)
 
 
 class EagerEffects(OperatorWatch):
@@ -52,6 +69,7 @@ class EagerEffects(OperatorWatch):
         """The effect in words, of a call on these tensors; None where there is none."""
         changed = [name for name in self._after if self._after[name] != self._before.get(name)]
         effect = f"changes its buffer {changed[0]}" if changed else ""
+        effect = effect or _hooks_of(self._module)
         if self.drawn_by:
             effect = f"draws random numbers ({self.drawn_by})"
         if effect:
@@ -63,6 +81,16 @@ class EagerEffects(OperatorWatch):
 
     def _buffers(self) -> dict[str, tuple[int, int]]:
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
+
+
+def _hooks_of(module: torch.nn.Module) -> str:
+    """What hooks of users do: those of the module, and of modules inside it but torch's own."""
+    for path, each in module.named_modules():
+        hooks = (*each._forward_hooks.values(), *each._forward_pre_hooks.values())
+        own = [hook for hook in hooks if not path or not type(hook).__module__.startswith("torch.")]
+        if own:
+            return f"runs forward hooks{f' of {path}' if path else ''}"
+    return ""
 
 
 class UnreadResult:
@@ -96,6 +124,40 @@ class UnreadResult:
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         next(each for each in tree_leaves((args, kwargs)) if type(each) is cls)._refused()
+
+
+def reached(node: Node, params: Iterable[Tensor], result: Callable[[Any, Any], Any]) -> Reached:
+    """What the gradient of a module's `result` reaches, a function of the node's arguments.
+
+    Torch leaves all else without a gradient. Where its autograd fails on the meta device, all that
+    trains is reached.
+    """
+    sources = node.all_input_nodes
+    leaves = {each: _leaf_like(each) for each in sources}
+    asked = [*leaves.values(), *params]
+    trained = [node.meta["graded"] and each.requires_grad for each in asked]
+    if any(trained):
+        with torch.enable_grad(), suppress(*FOREIGN):
+            # A module may write over its arguments, which leaves do not take.
+            args, kwargs = map_arg((node.args, node.kwargs), lambda each: leaves[each].clone())
+            trained = _depends(result(args, kwargs), asked, trained)
+    return Reached(tuple(trained[: len(sources)]), tuple(trained[len(sources) :]))
+
+
+def _leaf_like(source: Node) -> Tensor:
+    value: Tensor = source.meta["value"].detach()
+    carries = bool(source.meta["carries"]) and value.is_floating_point()
+    return torch.empty_like(value).requires_grad_(carries)
+
+
+def _depends(result: Tensor, asked: Sequence[Tensor], trained: Sequence[bool]) -> list[bool]:
+    """Of each tensor that trains whether the gradient of the result reaches it."""
+    if not result.requires_grad:
+        return [False] * len(asked)
+    leaves = [each for each, trains in zip(asked, trained, strict=True) if trains]
+    found = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
+    reaches = (each is not None for each in found)
+    return [trains and next(reaches) for trains in trained]
 
 
 class _HandedOn:
@@ -166,6 +228,7 @@ def eager_call(
     takes = tuple((tuple(x.meta["value"].shape), axes_of(x)) for x in sources)
     forms: dict[str, Any] = {"takes": takes, "makes": (tuple(result.shape), axes)}
     forms |= {
+        "reached": node.meta[REACHED],
         "arguments": map_arg(given, numbers.__getitem__),
         "among": (node.meta.get("among") or [None])[0],
     }

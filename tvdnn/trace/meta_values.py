@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ..errors import InputError
 from ..functional import counted_batch_norm, on_meta
 from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
-from .eager_fallback import EagerEffects, among_results
+from .eager_fallback import REACHED, EagerEffects, among_results, reached
 from .modules import LAYER_PACKAGES
 from .python.side_effects import RefusedError, SideEffects
 from .source_lines import FOREIGN, user_location
@@ -90,7 +90,17 @@ class MetaValues:
         self.effects = effects.found(given)
         refuse = partial(self._refuse_result, type(module).__name__)
         node.meta["among"] = among = among_results(value, refuse)
-        return value if among is None else value[among[0]]
+
+        def handed_on(made: Any) -> Any:
+            return made if among is None else made[among[0]]
+
+        if isinstance(handed_on(value), Tensor):
+            node.meta[REACHED] = reached(
+                node,
+                module.parameters(),
+                lambda args, kwargs: handed_on(module.forward(*args, **kwargs)),
+            )
+        return handed_on(value)
 
     def _refuse_result(self, module: str) -> NoReturn:
         reason = f"a further result of {module}, which runs by torch (one hands on one tensor)"

@@ -16,6 +16,7 @@ Further keys:
 | kept | whether the call counts although nothing reads its result |
 | place | how many calls were on the tape of calls without maps |
 | among | where the tensor is that a module hands on in its tuple, and what stands in that |
+| reached | what the gradient of a module's result reaches, of a module that runs by torch |
 
 and those of a tensor of no map, which tracer.py fills:
 
@@ -41,6 +42,7 @@ from torch import Tensor, fx
 from ..graph.network import channels_last_axes
 from ..ops.traced_op import UnsupportedCallError
 from ..ops.translate import cuts_gradient, result_axes, takes_apart, torch_name
+from .eager_fallback import REACHED
 from .guards.inputs import InputGuard
 from .guards.layouts import LayoutGuard
 from .meta_values import MetaValues
@@ -101,7 +103,8 @@ class NodeRecords:
         meta["version"] = version_of(meta["value"])
         if takes_apart(node):  # the parts were there before what was written since
             meta["version"] = node.all_input_nodes[0].meta["version"]
-        meta["stops"] = not meta["graded"] or cuts_gradient(node)
+        stops = REACHED in meta and not meta[REACHED].anything
+        meta["stops"] = not meta["graded"] or cuts_gradient(node) or stops
         meta["shows"] = cuts_gradient(node) or not meta["graded"]
         meta["carries"] = _carries_gradient(node)
 
@@ -157,6 +160,8 @@ class NodeRecords:
 def _carries_gradient(node: fx.Node) -> bool:
     if node.op in ("placeholder", "get_attr"):
         return bool(node.meta["value"].requires_grad)
+    if REACHED in node.meta:
+        return bool(node.meta[REACHED].anything)
     return not node.meta["stops"] and any(s.meta["carries"] for s in node.all_input_nodes)
 
 

@@ -63,13 +63,14 @@ class Fingerprints:
         for op in self.ops.values():  # in program order, so that no recursion is deep
             self.value(op.output)
             for place, name in enumerate(op.inputs):
-                self._readers.setdefault(name, []).append((op, place))
+                if name in op.reached:
+                    self._readers.setdefault(name, []).append((op, place))
         self._live = set(self.given)  # values with a gradient, though it may be zero
         for op in reversed(self.ops.values()):
             if op.name in self.losses:
                 self._live |= graded.intersection(op.inputs[:1])
             elif op.output in self._live and op.output not in traced.detached:
-                self._live |= graded.intersection(op.inputs)
+                self._live |= graded.intersection(op.reached)
             self.grad(op.output, self.widths[op.output])
 
     def value(self, name: str) -> Prints:
@@ -196,8 +197,10 @@ def _values_with_gradient(graph: Graph) -> frozenset[str]:
     """The values that depend on a trained parameter or on an input whose gradient is an output."""
     traced, found = graph.traced, set(graph.input_grads)
     for op in traced.ops:
-        trains = any(name and traced.params[name].requires_grad for name in op.params)
-        if op.output not in traced.detached and (trains or not found.isdisjoint(op.inputs)):
+        if op.output in traced.detached:
+            continue
+        params = (traced.params[name] for name in op.reached if name in traced.params)
+        if any(param.requires_grad for param in params) or not found.isdisjoint(op.reached):
             found.add(op.output)
     return frozenset(found)
 

@@ -47,9 +47,18 @@ def fingerprint(module: nn.Module, serial: Serial = id) -> Hashable:
 
 
 def _entries(module: nn.Module, serial: Serial) -> Iterator[Hashable]:
+    unread = {*UNREAD, *_set_by_hooks(module.__dict__)}
     for name, value in module.__dict__.items():
-        if name not in UNREAD and (name not in HOOKS or value):
+        if name not in unread and (name not in HOOKS or value):
             yield name, _frozen(value, serial)
+
+
+def _set_by_hooks(entries: Mapping[str, Any]) -> Iterator[str]:
+    """The attributes that torch's own hooks compute before each forward, as a pruned weight."""
+    for hook in entries.get("_forward_pre_hooks", {}).values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            named = (getattr(hook, name, None) for name in ("name", "_tensor_name"))
+            yield from (name for name in named if isinstance(name, str))
 
 
 def _frozen(value: Any, serial: Serial) -> Hashable:
@@ -174,6 +183,6 @@ _requires_grad = attrgetter("requires_grad")
 
 def _read(entries: dict[str, Any]) -> list[str]:
     """The names of a module's entries that a look compares one by one."""
-    apart = {*UNREAD, *HOOKS, *REGISTRIES}
+    apart = {*UNREAD, *HOOKS, *REGISTRIES, *_set_by_hooks(entries)}
     names = [name for name in entries if name not in apart]
     return [*names, "training", "training"][: max(2, len(names))]  # two at least: a tuple
