@@ -10,7 +10,8 @@ from ..graph.network import channels_last_axes
 from ..ops.traced_op import UNNAMED
 from .state.drawn_maps import NoDrawnMapError
 from .state.drawn_masks import Mask
-from .state.recorded_calls import NoFormulaError, RecordedCalls
+from .state.formula_builder import NoFormulaError
+from .state.recorded_calls import RecordedCalls
 from .traced_call import TracedCall
 
 

@@ -1,5 +1,6 @@
 """trace: from a torch module and example inputs to a Network; no kernel runs, no weight is read."""
 
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 
 import torch
@@ -17,6 +18,7 @@ from .parameters import changes_of_formulas, check_buffers, check_parameters, pa
 from .python.patched_torch import ONE_TRACE
 from .refusals import unsupported
 from .state.changes import state_changes
+from .state.functionalize import version_of
 from .tracer import MetaTracer
 
 RESERVED = frozenset({"loss", "target"})  # values that training adds to a network
@@ -79,6 +81,7 @@ def _traced(
             network = _network(module, nodes, title, tracer, changes, ordered=ordered)
             if graded:
                 check_buffers(module, network)
+            _warn_of_written_inputs(nodes, title)
             return network
         paths |= found | around
 
@@ -114,6 +117,18 @@ def _check_batches(nodes: Sequence[fx.Node]) -> None:
                     f"input {source.target} of shape {shape} has no batch; pass"
                     f" {source.target}.unsqueeze(0)"
                 )
+
+
+def _warn_of_written_inputs(nodes: Iterable[fx.Node], title: str) -> None:
+    """Warn of in-place operations on inputs, whose results the caller does not see."""
+    given = (node for node in nodes if node.op == "placeholder")
+    for name in [str(x.target) for x in given if version_of(x.meta["value"]) != x.meta["version"]]:
+        warnings.warn(
+            f"{title}: forward writes over its input {name}. A step gives the same result, and"
+            " leaves the caller's tensor as it was, where torch writes over that",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _refusals_of(nodes: Iterable[fx.Node]) -> list[str]:

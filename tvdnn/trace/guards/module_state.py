@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..python.held_containers import HeldContainers, HeldNames
 from ..python.outside_reads import Outside
+from ..state.functionalize import version_of
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 HOOKS = (
@@ -36,9 +37,9 @@ def fingerprint(module: nn.Module, serial: Serial = id) -> Hashable:
 
     Two fingerprints are equal where both states have the same submodules, parameters and buffers
     (the same objects at the same paths), classes, training flags, requires_grad, shapes, hooks and
-    plain attributes (numbers, texts, and lists, tuples, sets and dicts of them). Other attributes
-    count by identity: `serial` numbers objects, and the objects must live as long as fingerprints
-    are compared.
+    plain attributes (numbers, texts, and lists, tuples, sets and dicts of them). A tensor that is
+    an attribute counts by torch's count of writes to it, too. Other attributes count by identity:
+    `serial` numbers objects, and the objects must live as long as fingerprints are compared.
     """
     return tuple(
         (path, serial(each), serial(type(each)), *_entries(each, serial))
@@ -51,6 +52,8 @@ def _entries(module: nn.Module, serial: Serial) -> Iterator[Hashable]:
     for name, value in module.__dict__.items():
         if name not in unread and (name not in HOOKS or value):
             yield name, _frozen(value, serial)
+            if name not in REGISTRIES:
+                yield tuple(map(version_of, _tensors_in(value)))
 
 
 def _set_by_hooks(entries: Mapping[str, Any]) -> Iterator[str]:
@@ -59,6 +62,15 @@ def _set_by_hooks(entries: Mapping[str, Any]) -> Iterator[str]:
         if type(hook).__module__.startswith("torch.nn.utils."):
             named = (getattr(hook, name, None) for name in ("name", "_tensor_name"))
             yield from (name for name in named if isinstance(name, str))
+
+
+def _tensors_in(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
+    """The tensors that an attribute is, or that lists, tuples and dicts in it hold."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, (list, tuple, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(each, depth - 1)
 
 
 def _frozen(value: Any, serial: Serial) -> Hashable:
@@ -117,6 +129,8 @@ class TraceState:
         self._getters = [itemgetter(*_read(each)) for each in self._dicts]
         held = [HeldNames(each, tuple(dict.fromkeys(_read(each)))) for each in self._dicts]
         self._containers = HeldContainers(held, most=sys.maxsize, depth=DEPTH)
+        attributes = [d[n] for d in self._dicts for n in _read(d) if type(d[n]) not in PLAIN]
+        self._tensors = [*chain.from_iterable(map(_tensors_in, attributes))]
         names = (*REGISTRIES, *HOOKS)
         kept = [each[name] for each in self._dicts for name in names if name in each]
         self._filled, self._empty = [each for each in kept if each], [e for e in kept if not e]
@@ -164,6 +178,7 @@ class TraceState:
             [*map(type, self._modules)],
             [*self._entries()],
             [*map(_requires_grad, self._params)],
+            [*map(version_of, self._tensors)],
             self._containers.look(),
             self._outside.look(),
         )

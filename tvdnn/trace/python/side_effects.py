@@ -186,7 +186,7 @@ class SideEffects(TorchFunctionMode):
             f"{self.call.title}: forward gives {name} another storage, which a step would not"
             for name in self.call.meta_copies.moved()
         ]
-        changes = self.call.meta_copies.changes()
+        changes = [each for each in self.call.meta_copies.changes() if not self._puts_back(*each)]
         holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:
             path = self.call.meta_copies.path(module) or self.call.title
@@ -197,6 +197,17 @@ class SideEffects(TorchFunctionMode):
         if not holders:
             self.call.refused += self._held_maps()
         self.call.refused += self._held_beside()
+
+    def _puts_back(self, module: nn.Module, attribute: str) -> bool:
+        """Whether an attribute is its tensor, moved or cast; it then gets that back.
+
+        A step moves or casts the tensor again, to the same values.
+        """
+        held, now = self.call.meta_copies.held_by(module, attribute), module.__dict__.get(attribute)
+        if held is None or not isinstance(now, Tensor) or not self.recorded.moves(held, now):
+            return False
+        module.__dict__[attribute] = held
+        return True
 
     def _held_beside(self) -> Iterator[str]:
         """Refusals for constants and modules of a forward that something holds behind it."""

@@ -1,4 +1,7 @@
-"""Formulas: torch's calls that compute a tensor of parameters, buffers and constants alone."""
+"""Formulas: torch's calls that compute a tensor of no map.
+
+They read parameters, buffers, constants, and tensors that modules hold as plain attributes.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .held_tensors import HeldTensor
 from .meta_answers import answer
 
 
@@ -49,6 +53,7 @@ class Formula:
     """The calls of torch by which a forward computes one tensor of parameters and buffers."""
 
     reads: tuple[FormulaRead, ...]
+    held: Mapping[int, HeldTensor]  # attributes of modules, by the number of a slot
     calls: tuple[FormulaCall, ...]
     result: FormulaSlot
     reaches: tuple[str, ...] = ()  # names of the parameters that the gradient reaches
@@ -71,12 +76,13 @@ class Formula:
 
     def __call__(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """The result of the calls on the tensors of these names, without autocast."""
-        held = {read.slot: tensors[read.name].to(read.dtype) for read in self.reads}
+        known = {read.slot: tensors[read.name].to(read.dtype) for read in self.reads}
+        known |= {slot: each.now() for slot, each in self.held.items()}
         graded = torch.is_grad_enabled()
 
         def filled(each: Any) -> Any:
             if isinstance(each, FormulaSlot):
-                return held[each.number]
+                return known[each.number]
             return device if isinstance(each, NetworkDevice) else each
 
         with without_autocast(device):
@@ -86,8 +92,8 @@ class Formula:
                     made = _made(call.function, args, kwargs, device)
                 for slot, each in zip(call.results, tree_leaves(made), strict=True):
                     if slot is not None:
-                        held[slot.number] = each
-        return held[self.result.number]
+                        known[slot.number] = each
+        return known[self.result.number]
 
 
 def _made(

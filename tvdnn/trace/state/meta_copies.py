@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from .functionalize import storage_of
+from .held_tensors import HeldTensor
 
 REGISTRIES = ("_parameters", "_buffers")
 Forwards = Callable[[nn.Module], Callable[..., Any] | None]
@@ -59,6 +60,8 @@ class MetaCopies:
         self._before: dict[nn.Module, list[_Held]] = {}
         self._given: dict[nn.Module, list[_Held]] = {}
         self._attributes: dict[int, str] = {}  # attributes that are tensors, by their storages
+        self.held: dict[int, HeldTensor] = {}  # those without a gradient, by the ids of copies
+        self.held_copies: list[Tensor] = []
 
     def __enter__(self) -> "MetaCopies":
         self._name_tensors(self.net, prefix="")
@@ -106,6 +109,15 @@ class MetaCopies:
         held = (self.names[id(each)] for each in self._kept if storage_of(each) == key)
         beside = next((f"{name}, held beside it," for name in held), None)
         return self._attributes.get(key or 0, beside)
+
+    def held_by(self, module: nn.Module, attribute: str) -> Tensor | None:
+        """The copy of a tensor that a module held as an attribute on entering."""
+        found = (
+            copy
+            for copy in reversed(self.held_copies)
+            if (self.held[id(copy)].module, self.held[id(copy)].attribute) == (module, attribute)
+        )
+        return next(found, None)
 
     def is_recast(self, name: str) -> bool:
         """Whether the tensor that a meta copy stands for is of another type."""
@@ -177,9 +189,11 @@ class MetaCopies:
         for name, value in entries.items():
             if isinstance(value, Tensor):  # no parameter or buffer: a forward may write over it
                 entries[name] = copy = value.detach().clone()
-                self._attributes[storage_of(copy) or 0] = f"{self._paths[module]}.{name}".lstrip(
-                    "."
-                )
+                path = f"{self._paths[module]}.{name}".lstrip(".")
+                self._attributes[storage_of(copy) or 0] = path
+                if not value.requires_grad:
+                    self.held[id(copy)] = HeldTensor(module, name, path)
+                    self.held_copies.append(copy)
         forward = self._forwards(module)
         if forward is not None:
             entries["forward"] = forward

@@ -5,32 +5,25 @@ result, the calls become a formula, and the network gets a computed parameter.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Number
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..source_lines import FOREIGN, location_text, source_location
+from ..source_lines import FOREIGN, source_location
 from .constants import are_held, same_bits
 from .drawn_maps import DrawnMaps, NoDrawnMapError, Replay
 from .drawn_masks import Mask, mask_of
-from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
+from .formula_builder import META, FormulaBuilder, NoFormulaError
+from .formulas import Formula, reached
 from .functionalize import storage_of, version_of
 from .meta_copies import MetaCopies
 from .recorded_call import RecordedCall
 from .tape import OperatorWatch, StateTape
 
-META = torch.device("meta")
-PLAIN = (
-    *(Number, str, type(None), type(...)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
-)
-
-
-class NoFormulaError(Exception):
-    """Why no step could compute a tensor again."""
+CASTS = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type")
 
 
 class RecordedCalls:
@@ -73,24 +66,32 @@ class RecordedCalls:
     def name_of(self, tensor: Tensor) -> str | None:
         """The name of the computed parameter that a tensor is; None for another tensor.
 
-        Raises NoFormulaError for a tensor of parameters or buffers that no step could compute
-        again.
+        A tensor that a module holds as a plain attribute is one, too. Raises NoFormulaError for a
+        tensor of parameters or buffers that no step could compute again.
         """
-        if not self.made(tensor):
+        if not self.made(tensor) and id(tensor) not in self._copies.held:
             return None
         key = id(tensor), self._writes[storage_of(tensor)], *_state(tensor)
         if key not in self._names:
-            formulas = _Formulas(self._copies, self._calls, self._device)
+            formulas = FormulaBuilder(self._copies, self._calls, self._device)
             made = formulas.of(tensor)
             formula = self._evaluated(lambda: _proven(made, tensor, self._copies.tensors))
             self._names[key] = name = self._free_name(formula)
             self.formulas[name] = formula
             self.values[name] = self._evaluated(lambda: _on_meta(tensor, formula))
             if not formula.names:
-                self.constants += formulas.made
+                self.constants += (x for x in formulas.made if id(x) not in self._copies.held)
                 self.constant_read_at = formula.at
         self._check_constant(self.formulas[self._names[key]], tensor)
         return self._names[key]
+
+    def moves(self, held: Tensor, now: Tensor) -> bool:
+        """Whether calls only move or cast a held tensor to what it is now."""
+        calls = self._calls_behind(now)
+        read = (each for call in calls for each in call.given if isinstance(each, Tensor))
+        known = {id(held), *(id(each) for call in calls for each in call.made)}
+        casts = all(call.name in CASTS and not call.written for call in calls)
+        return bool(calls) and casts and all(id(each) in known for each in read)
 
     def _check_constant(self, formula: Formula, tensor: Tensor) -> None:
         """Check that a constant is what its recorded calls make."""
@@ -166,9 +167,9 @@ class RecordedCalls:
         return None if name is None else self._values_of(name)
 
     def _values_of(self, name: str) -> Tensor | None:
-        """What the formula of this name makes; None where it reads parameters or buffers."""
+        """What the formula of this name makes; None where it reads tensors of the module."""
         formula = self.formulas[name]
-        if formula.names:
+        if formula.names or formula.held:
             return None
         value: Tensor = self._evaluated(lambda: formula({}, torch.device("cpu")))
         return value
@@ -210,106 +211,20 @@ class RecordedCalls:
 
     def _calls_behind(self, tensor: Tensor) -> list[RecordedCall]:
         """The calls on which a tensor depends, the first first; none where no call has made it."""
-        formulas = _Formulas(self._copies, self._calls, self._device)
+        formulas = FormulaBuilder(self._copies, self._calls, self._device)
         return [*formulas.needed(tensor)][::-1] if self.made(tensor) else []
 
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
         copies = self._copies.tensors
-        largest = max(formula.names, key=lambda name: copies[name].numel(), default="constant")
-        name = f"{largest} computed"
+        held = next((each.name for each in formula.held.values()), "constant")
+        largest = max(formula.names, key=lambda name: copies[name].numel(), default=held)
+        first = name = f"{largest} computed" if formula.calls else largest
         count = 1
         while name in self.formulas or name in copies:
             count += 1
-            name = f"{largest} computed {count}"
+            name = f"{first} {count}"
         return name
-
-
-class _Formulas:
-    """Makes the formula of a tensor from the calls on which the tensor depends."""
-
-    def __init__(
-        self, meta_copies: MetaCopies, calls: Sequence[RecordedCall], device: torch.device
-    ) -> None:
-        self._names, self._calls, self._device = meta_copies.names, calls, device
-        self._module_storages = {storage_of(each) for each in meta_copies.tensors.values()}
-        self.made: list[Tensor] = []  # on the way to the tensor of a formula
-        self._slots: dict[int, FormulaSlot] = {}
-        self._reads: dict[int, FormulaRead] = {}
-
-    def of(self, tensor: Tensor) -> Formula:
-        """The formula of a tensor's present value."""
-        kept = list(self.needed(tensor))[::-1]
-        known: set[int] = set()
-        unknown: list[RecordedCall] = []
-        for call in kept:
-            if any(self._is_unknown(each, known) for each in call.given):
-                unknown.append(call)
-            made = [each for each in call.made if isinstance(each, Tensor)]
-            self.made += made
-            known.update(map(id, made))
-        calls = tuple(map(self._applied, kept))
-        self._check(unknown, kept)
-        return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
-
-    def needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
-        """The calls on which the tensor's present value depends, the last first."""
-        ids, storages = {id(tensor)}, {storage_of(tensor)} - self._module_storages
-        for call in reversed(self._calls):
-            changed = [*call.written, *call.formed]
-            changed += [each for each in call.made if isinstance(each, Tensor)]
-            if any(id(each) in ids or storage_of(each) in storages for each in changed):
-                yield call
-                read = [each for each in call.given if isinstance(each, Tensor)]
-                ids.update(map(id, read))
-                storages |= set(map(storage_of, read)) - self._module_storages
-
-    def _is_unknown(self, each: Any, known: set[int]) -> bool:
-        return isinstance(each, Tensor) and id(each) not in known and id(each) not in self._names
-
-    def _check(self, unknown: Sequence[RecordedCall], kept: Sequence[RecordedCall]) -> None:
-        for call in unknown:
-            raise NoFormulaError(
-                f"the result of {call.name} on a tensor that is neither a parameter nor a buffer"
-                f" (register it as a buffer){location_text(call.at)}"
-            )
-        for call in kept:
-            others = [each for each in call.given if not _is_plain(each)]
-            if others:
-                raise NoFormulaError(
-                    f"the result of {call.name} on a {type(others[0]).__name__}"
-                    f"{location_text(call.at)}"
-                )
-
-    def _applied(self, call: RecordedCall) -> FormulaCall:
-        args, kwargs = call.arguments_of([self._placed(each) for each in call.given])
-        made = tuple(self._slot(each) if isinstance(each, Tensor) else None for each in call.made)
-        return FormulaCall(call.function, args, kwargs, made, call.graded)
-
-    def _placed(self, each: Any) -> Any:
-        """The form of an argument in a formula."""
-        if isinstance(each, Tensor):
-            return self._slot(each)
-        return NetworkDevice() if self._names_device(each) else each
-
-    def _names_device(self, each: Any) -> bool:
-        """Whether an argument names the network's device, or the meta device."""
-        if not isinstance(each, (str, torch.device)):
-            return False
-        return str(each).partition(":")[0] in (META.type, self._device.type)
-
-    def _slot(self, tensor: Tensor) -> FormulaSlot:
-        slot = self._slots.setdefault(id(tensor), FormulaSlot(len(self._slots)))
-        name = self._names.get(id(tensor))
-        if name is not None:
-            self._reads.setdefault(slot.number, FormulaRead(slot.number, name, tensor.dtype))
-        return slot
-
-
-def _is_plain(each: Any) -> bool:
-    if isinstance(each, slice):
-        return all(map(_is_plain, (each.start, each.stop, each.step)))
-    return isinstance(each, (*PLAIN, Tensor))
 
 
 def _proven(formula: Formula, tensor: Tensor, copies: Mapping[str, Tensor]) -> Formula:
@@ -332,7 +247,7 @@ def _proven(formula: Formula, tensor: Tensor, copies: Mapping[str, Tensor]) -> F
     if effect is not None:
         what = f"a tensor computed of {formula.names[0]}" if formula.names else "a constant"
         raise NoFormulaError(f"{what}, whose computation {effect}")
-    return Formula(formula.reads, formula.calls, formula.result, found, formula.at)
+    return replace(formula, reaches=found)
 
 
 def _on_meta(tensor: Tensor, formula: Formula) -> Tensor:
