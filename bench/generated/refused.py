@@ -133,7 +133,7 @@ HELD = (  # a member, and a call on it
         "nn.Parameter(torch.randn(HEIGHT, 1))",
         "(torch.stack([{x}, {x}], 2) * {member})[:, :, 0]",
     ),
-    ("torch.ones(1)", "{x} * {member}"),
+    ("torch.ones(1, requires_grad=True)", "{x} * {member}"),
     ("nn.Buffer(torch.ones(BATCH, CHANNELS))", "{x}.mean((2, 3)) + {member}"),
     ("nn.Parameter(torch.randn(2, 3))", "{member} * 1"),
 )

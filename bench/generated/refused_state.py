@@ -25,7 +25,7 @@ APART: Sequence[Motif] = (  # modules that the network has not registered
     (["torch.compile(nn.ReLU(), backend='eager')"], ["= {m0}({x})"]),
 )
 UNKNOWN: Sequence[Motif] = (  # what no step could compute again
-    ([PARAM, "torch.ones(1)"], ["= {x} * ({m0} * {m1})"]),
+    ([PARAM, "[torch.ones(1)]"], ["= {x} * ({m0} * {m1}[0])"]),
     (["nn.Parameter(torch.randn(4))"], ["= {x} * {m0}[np.arange(1)]"]),
     ([PARAM], ["= {x} * ({m0} * torch.rand(1))"]),
     ([PARAM], ["= {x} * F.dropout({m0}, 0.5)"]),

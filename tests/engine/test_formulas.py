@@ -53,7 +53,7 @@ class Refused(nn.Module):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.register_buffer("mean", torch.zeros(4))
-        self.table = torch.rand(4, 4, 1, 1)
+        self.tables = [torch.rand(4, 4, 1, 1)]
         self.compute = compute
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,7 +99,10 @@ def set_anew(net: Refused) -> Tensor:
         (lambda net: net.conv.weight * net.norm.running_var, "norm changes norm.running_var"),
         (doubled_in_place, "whose computation changes a tensor that it reads"),
         (set_anew, "data changes conv.weight of the module"),
-        (lambda net: net.conv.weight * net.table.to("meta"), "neither a parameter nor a buffer"),
+        (
+            lambda net: net.conv.weight * net.tables[0].to("meta"),
+            "neither a parameter nor a buffer",
+        ),
         (hooked, "register_hook of a parameter"),
         (lambda net: FOUR, "is not a parameter or buffer"),
     ],
