@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.exact import Functional
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace.trace import trace
 
@@ -237,3 +238,10 @@ def test_a_view_taken_after_the_only_other_reader_sees_the_value() -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 4, 6, 5)
     assert_trains_as_torch(Net(lambda h, y: (2 * h) * y + h.detach().tanh()), x)
+
+
+@pytest.mark.parametrize("write", [torch.relu_, lambda x: x.view(3, -1).add_(1).view_as(x)])
+def test_a_write_over_an_input_is_warned_of(write: Callable[[Tensor], Tensor]) -> None:
+    net = Functional(lambda net, x: net.conv(write(x)), conv=nn.Conv2d(4, 4, 1))
+    with pytest.warns(RuntimeWarning, match="forward writes over its input inputs0. A step gives"):
+        trace(net, (torch.empty(3, 4, 6, 5),))
