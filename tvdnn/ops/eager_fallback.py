@@ -24,6 +24,7 @@ from .torch_peak import peak_nbytes
 
 Params = Sequence[Tensor]
 Maps = Sequence[Tensor]
+Buffers = Sequence[Tensor]
 _SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
 
 
@@ -35,8 +36,17 @@ class Argument:
 
 
 def forward(b: Builder, op: Op) -> None:
+    """One pass, which also changes the statistics that batch normalizations track."""
     reads, writes = _inputs(b, op), (Use(b.new_output(op)),)
-    b.add_pass(op, "forward", reads, writes, params=op.params, unit=b.batch)
+    params, tracked = _divided(op)
+    how: dict[str, Any] = {"updates": tracked, "effects": bool(tracked)}
+    b.add_pass(op, "forward", reads, writes, params=params, unit=b.batch, **how)
+
+
+def _divided(op: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parameters, and the buffers that forward changes."""
+    count = len(op.attrs["names"])
+    return op.params[:count], op.params[count:]
 
 
 def _inputs(b: Builder, op: Op) -> tuple[Use, ...]:
@@ -48,19 +58,19 @@ def backward(b: Builder, op: Op) -> None:
 
     Torch makes none of those that the gradient of the result does not reach.
     """
-    reached = op.attrs["reached"]
+    reached, (params, _) = op.attrs["reached"], _divided(op)
     reads = (*_inputs(b, op), Use(b.grad_of(op)))
     wanted = _both(map(b.needs_grad, op.inputs), reached.maps)
     names = (name for name, wants in zip(op.inputs, wanted, strict=True) if wants)
     dx = tuple(Use(b.new_grad(name)) for name in names)
-    trained = _both(map(b.needs_param_grad, op.params), reached.params)
-    names = (name for name, trains in zip(op.params, trained, strict=True) if trains)
+    trained = _both(map(b.needs_param_grad, params), reached.params)
+    names = (name for name, trains in zip(params, trained, strict=True) if trains)
     grads = tuple(whole(b.new_param_grad(name)) for name in names)
     attrs = {"wanted": wanted, "trained": trained}
     writes = (*dx, *grads)
     if not writes:
         return
-    b.add_pass(op, "grad", reads, writes, params=op.params, unit=b.batch, attrs=attrs)
+    b.add_pass(op, "grad", reads, writes, params=params, unit=b.batch, attrs=attrs)
 
 
 def _both(needed: Iterable[bool], reached: Iterable[bool]) -> tuple[bool, ...]:
@@ -69,7 +79,8 @@ def _both(needed: Iterable[bool], reached: Iterable[bool]) -> tuple[bool, ...]:
 
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
-        y = _forward(a.attrs, _params(a), _read_maps(a))
+        tracked = _all_there(buffer for (buffer,) in a.updates)
+        y = _forward(a.attrs, _params(a), _read_maps(a), tracked)
     _write_back(a, y, a.writes[0], *a.attrs["makes"])
 
 
@@ -110,7 +121,11 @@ def _products_of(a: Launch) -> Iterator[None]:
 
 
 def _params(a: Launch) -> Params:
-    return [param for param in a.params if param is not None]  # an opaque op's are all there
+    return _all_there(a.params)
+
+
+def _all_there(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    return [each for each in tensors if each is not None]  # an opaque op's are
 
 
 def _in_torchs_order(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
@@ -133,9 +148,14 @@ def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> 
     return stored.view([shape[axes.index(axis)] for axis in range(len(axes))]).permute(*axes)
 
 
-def _forward(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
+def _forward(attrs: Mapping[str, Any], params: Params, xs: Maps, tracked: Buffers) -> Tensor:
     with torch.no_grad():
-        return _call(attrs, params, xs)
+        return _call(attrs, params, xs, tracked)
+
+
+def _scratch(attrs: Mapping[str, Any]) -> list[Tensor]:
+    """What a call may write in the place of the buffers that forward alone changes."""
+    return [torch.zeros_like(attrs["module"].get_buffer(name)) for name in attrs["tracked"]]
 
 
 def _gradients(attrs: Mapping[str, Any], params: Params, xs: Maps, dy: Tensor) -> Maps:
@@ -145,12 +165,17 @@ def _gradients(attrs: Mapping[str, Any], params: Params, xs: Maps, dy: Tensor) -
     leaves = [param.detach().requires_grad_(trains) for param, trains in pairs]
     asked = [each for each in (*xs, *leaves) if each.requires_grad]
     with torch.enable_grad():
-        return torch.autograd.grad(_call(attrs, leaves, xs), asked, dy, materialize_grads=True)
+        y = _call(attrs, leaves, xs, _scratch(attrs))
+        return torch.autograd.grad(y, asked, dy, materialize_grads=True)
 
 
-def _call(attrs: Mapping[str, Any], params: Params, xs: Maps) -> Tensor:
-    """The submodule's result on copies of maps, which the submodule may write over."""
+def _call(attrs: Mapping[str, Any], params: Params, xs: Maps, tracked: Buffers) -> Tensor:
+    """The submodule's result on copies of maps, which the submodule may write over.
+
+    Batch normalizations change the buffers `tracked`.
+    """
     named, own = dict(zip(attrs["names"], params, strict=True)), [x.clone() for x in xs]
+    named |= dict(zip(attrs["tracked"], tracked, strict=True))
 
     def filled(each: Any) -> Any:
         return own[each.number] if isinstance(each, Argument) else each
@@ -176,7 +201,7 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     own = (param.detach() for param in attrs["module"].parameters())
     params = [param.float() if param.is_floating_point() else param for param in own]
     xs = [torch.zeros(shape, device=device) for shape, _ in attrs["takes"]]
-    dy = torch.zeros_like(_forward(attrs, params, xs))
+    dy = torch.zeros_like(_forward(attrs, params, xs, _scratch(attrs)))
     wanted, trained = attrs["reached"].maps, attrs["reached"].params
     if any(wanted) or any(trained):
         _gradients({**attrs, "wanted": wanted, "trained": trained}, params, xs, dy)

@@ -1,7 +1,7 @@
 """The eager fallback: a submodule that runs by torch's own code and autograd, as one op."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -19,6 +19,8 @@ from .source_lines import FOREIGN
 from .state.functionalize import storage_of
 from .state.tape import OperatorWatch
 
+PLAIN_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+COUNTER = "num_batches_tracked"
 REACHED = "reached"  # the entry of a node's `meta` of what a module's gradient reaches
 
 
@@ -37,13 +39,19 @@ class Reached:
 class EagerEffects(OperatorWatch):
     """A context that notes the effects of a call of `module` which a second call would repeat.
 
-    Raises TypeError for indices that are no whole numbers: torch 2.11 takes them on the meta
-    device.
+    `tracked` are the names of the buffers that batch normalizations track: those a second call
+    changes in copies without values. Raises TypeError for indices that are no whole numbers: torch
+    2.11 takes them on the meta device.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self._module = module
+        self.tracked = tuple(_tracked_buffers(module))
+        named = dict(module.named_buffers())
+        kept = {storage_of(named[name]): name for name in self.tracked if name in named}
+        self._statistics = {key: name for key, name in kept.items() if not name.endswith(COUNTER)}
+        self._read = ""  # a name of statistics that more than a normalization reads
         self._before: dict[str, tuple[int, int]] = {}
         self._after: dict[str, tuple[int, int]] = {}
 
@@ -63,24 +71,62 @@ class EagerEffects(OperatorWatch):
             is_index = argument.name == "indices" and isinstance(given, Tensor)
             if is_index and given.is_floating_point():
                 raise TypeError(f"{func} takes indices that are whole numbers, not {given.dtype}")
+        given = self._statistics and tree_leaves((args, kwargs))
+        if given and "batch_norm" not in str(func):
+            keys = (storage_of(each) for each in given if isinstance(each, Tensor))
+            self._read = next(
+                (self._statistics[k] for k in keys if k in self._statistics), self._read
+            )
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def found(self, given: Iterable[Tensor]) -> str | None:
         """The effect in words, of a call on these tensors; None where there is none."""
-        changed = [name for name in self._after if self._after[name] != self._before.get(name)]
-        effect = f"changes its buffer {changed[0]}" if changed else ""
+        effect = f"changes its buffer {changed}" if (changed := self._changed()) else ""
         effect = effect or _hooks_of(self._module)
         if self.drawn_by:
             effect = f"draws random numbers ({self.drawn_by})"
         if effect:
             return f"{effect}, which would happen a second time"
+        if self._read:
+            return f"reads {self._read}, which a batch normalization changes"
         counts = Counter(map(storage_of, {id(each): each for each in given}.values()))
         if any(counts[storage] > 1 for storage in self.written):
             return "writes one of two maps that share memory"
         return None
 
+    def _changed(self) -> str:
+        """The name of a buffer that the call has changed, or may change as it runs by torch."""
+        written = self.written.keys()
+        changed = [
+            name
+            for name, buffer in self._module.named_buffers()
+            if self._after[name] != self._before.get(name) or storage_of(buffer) in written
+        ]
+        unknown = (f"{path}.running_mean" for path, _ in _tracking(self._module, plain=False))
+        return next((name for name in (*changed, *unknown) if name not in self.tracked), "")
+
     def _buffers(self) -> dict[str, tuple[int, int]]:
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
+
+
+def _tracking(
+    module: torch.nn.Module, *, plain: bool
+) -> Iterator[tuple[str, torch.nn.modules.batchnorm._BatchNorm]]:
+    """The batch normalizations that track statistics of float32 as torch's plain layers do, or not.
+
+    A plain one tracks a moving average: torch reads the number of batches for another.
+    """
+    for path, each in module.named_modules():
+        is_norm = isinstance(each, torch.nn.modules.batchnorm._BatchNorm)
+        if not is_norm or not each.training or each.running_mean is None:
+            continue
+        if plain == (type(each) in PLAIN_NORMS and each.momentum is not None):
+            yield path, each
+
+
+def _tracked_buffers(module: torch.nn.Module) -> Iterator[str]:
+    for path, each in _tracking(module, plain=True):
+        yield from (f"{path}.{name}".lstrip(".") for name, _ in each.named_buffers(recurse=False))
 
 
 def _hooks_of(module: torch.nn.Module) -> str:
@@ -196,13 +242,17 @@ def as_returned(proxy: Proxy, made: Any) -> Any:
 
 
 def eager_call(
-    node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
+    node: Node,
+    params: tuple[Node, ...],
+    state: tuple[Node, ...],
+    attrs: Mapping[str, Any],
+    effects: str | None,
 ) -> TracedOp:
     """The op of a submodule that runs by torch, on maps, and makes one, beside others or not.
 
     The attributes of the op are `attrs`, the arguments, and the shapes and stored order of all
-    maps. Raises UnsupportedCallError where the submodule takes or makes others, or where it has
-    `effects`: its forward runs again in backward, on copies of the maps.
+    maps. It changes the buffers `state`. Raises UnsupportedCallError where the submodule takes or
+    makes others, or where it has `effects`: its forward runs again in backward, on copies of maps.
     """
     module = type(attrs["module"]).__name__
     sources = node.all_input_nodes
@@ -232,4 +282,4 @@ def eager_call(
         "arguments": map_arg(given, numbers.__getitem__),
         "among": (node.meta.get("among") or [None])[0],
     }
-    return TracedOp("opaque", tuple(sources), params, {**attrs, **forms}, axes)
+    return TracedOp("opaque", tuple(sources), params, {**attrs, **forms}, axes, state)

@@ -23,7 +23,8 @@ from .traced_call import TracedCall
 class MetaValues:
     """Runs the calls of nodes on the meta device; `inputs` are meta tensors by placeholder.
 
-    `effects` says why the module that ran last must not run twice; None where it may.
+    `effects` says why the module that ran last must not run twice; None where it may. `tracked` are
+    the names of its buffers that batch normalizations track.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class MetaValues:
         self._call, self._inputs = call, inputs
         self._copies, self._recorded = call.meta_copies.tensors, side_effects.recorded
         self.effects: str | None = None
+        self.tracked: tuple[str, ...] = ()
 
     def of(self, node: fx.Node) -> Any:
         """The result of a node's call on the meta device; None where that is unknown.
@@ -87,7 +89,7 @@ class MetaValues:
         with EagerEffects(module) as effects:
             value = module.forward(*args, **kwargs)
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        self.effects = effects.found(given)
+        self.effects, self.tracked = effects.found(given), effects.tracked
         refuse = partial(self._refuse_result, type(module).__name__)
         node.meta["among"] = among = among_results(value, refuse)
 

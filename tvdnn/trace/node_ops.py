@@ -115,12 +115,24 @@ class NodeOps:
 
     def _eager_call(self, node: fx.Node) -> TracedOp:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
-        module = self._call.module
-        names = dict(module.named_parameters())
-        copies = (self._call.meta_copies.names[id(p)] for p in names.values())
-        params = (self._create_node("get_attr", name, (), {}) for name in copies)
-        attrs = {"module": module, "names": tuple(names)}
-        return eager_call(node, tuple(params), attrs, self._values.effects)
+        module, buffers = self._call.module, dict(self._call.module.named_buffers())
+        params = dict(module.named_parameters())
+        tracked = {name: buffers[name] for name in self._values.tracked if name in buffers}
+        attrs = {"module": module, "names": tuple(params), "tracked": tuple(tracked)}
+        state = tuple(map(self._read, tracked.values()))
+        for each in state:
+            if self._call.meta_copies.is_recast(str(each.target)):
+                raise UnsupportedCallError(
+                    f"{type(module).__name__} that changes {each.target}, which is neither float32"
+                    " nor of whole numbers"
+                )
+        read = tuple(map(self._read, params.values()))
+        return eager_call(node, read, state, attrs, self._values.effects)
+
+    def _read(self, copy: Tensor) -> fx.Node:
+        """A node that reads a parameter or buffer, of which this is the meta copy."""
+        name = self._call.meta_copies.names[id(copy)]
+        return self._create_node("get_attr", name, (), {})
 
 
 def _has_samples(constant: fx.Node, node: fx.Node) -> bool:

@@ -1,6 +1,6 @@
 """The parameters and buffers that a traced network reads: checks, and records of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -106,10 +106,12 @@ def _computed_param(name: str, recorded: RecordedCalls) -> Param:
 
 
 def changes_of_formulas(
-    formulas: Mapping[str, Formula], ops: Iterable[Op], changes: StateChanges
+    formulas: Mapping[str, Formula], ops: Sequence[Op], changes: StateChanges
 ) -> Iterator[str]:
     """Why formulas cannot be computed before a step: the step changes a tensor that they read."""
     changed = {name: op.name for op in ops if op.attrs.get("training") for name in op.params[2:]}
+    by_torch = [op for op in ops if op.attrs.get("tracked")]
+    changed |= {name: op.name for op in by_torch for name in op.params[len(op.attrs["names"]) :]}
     changed |= dict.fromkeys(changes.written, "forward")
     for computed, formula in formulas.items():
         for name in formula.names:

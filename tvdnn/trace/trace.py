@@ -39,8 +39,9 @@ def trace(
     parameters, as by a first call; nothing else of the module changes. Parameters that no output
     depends on are left out. Without `graded` the network is that of a call under torch.no_grad().
     With `opaque` torch's own code runs the nearest submodule around an unknown operation that reads
-    and makes one tensor, draws no random numbers and changes no buffers. With `ordered` a permuted
-    output is copied into the order of maps, which losses take.
+    and makes one tensor, draws no random numbers and changes no buffers but the statistics of batch
+    normalizations. With `ordered` a permuted output is copied into the order of maps, which losses
+    take.
 
     Raises InputError for inputs or parameters that do not fit. Raises UnsupportedOpError, which
     lists each operation that tvdnn does not know and each use of values in control flow, with its

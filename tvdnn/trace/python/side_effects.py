@@ -163,7 +163,8 @@ class SideEffects(TorchFunctionMode):
     def tracks(self, call: TracedOp) -> bool:
         """Whether a call, or an inner one, changes buffers of its module."""
         return any(
-            each.attrs.get("training") and any(buffer is not None for buffer in each.state)
+            (each.attrs.get("training") or each.attrs.get("tracked"))
+            and any(buffer is not None for buffer in each.state)
             for each in nested(call)
         )
 

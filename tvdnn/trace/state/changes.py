@@ -105,7 +105,8 @@ def _late(
 
 
 def _tracked_buffers(calls: Iterable[TracedOp]) -> Iterator[tuple[str, int]]:
-    state = [x for call in calls if call.attrs.get("training") for x in call.state]
+    changing = (x for x in calls if x.attrs.get("training") or x.attrs.get("tracked"))
+    state = [x for call in changing for x in call.state]
     yield from _first_places(node for node in state if node is not None).items()
 
 
