@@ -29,6 +29,13 @@ class Summed(nn.Module):
         return y
 
 
+class Own(nn.BatchNorm2d):
+    """A batch normalization of a user's."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        return super().forward(input) * 2
+
+
 def normalized(**options: Any) -> Summed:
     return Summed(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, **options), nn.ReLU())
 
@@ -46,6 +53,7 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "of the batch alone": lambda: normalized(track_running_stats=False),
     "frozen": frozen,
     "itself": lambda: Summed(nn.BatchNorm2d(4)),
+    "of the user's": lambda: Summed(Own(4)),
 }
 WAYS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "between": lambda net, x: net.last(net.part(net.first(x))),
@@ -123,11 +131,20 @@ def test_an_eval_network_and_a_switch_of_modes() -> None:
     virtual.close()
 
 
-class Own(nn.BatchNorm2d):
-    """A batch normalization of a user's."""
+class Decaying(nn.BatchNorm2d):
+    """Changes its statistics itself, too."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        return super().forward(input) * 2
+        self.running_var.mul_(0.9)
+        return super().forward(input)
+
+
+class Replacing(nn.BatchNorm2d):
+    """Gives its statistics another tensor."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        self.running_mean = torch.zeros_like(input[0, :, 0, 0])
+        return super().forward(input)
 
 
 class Reading(nn.Module):
@@ -144,8 +161,10 @@ class Reading(nn.Module):
 
 REFUSED: list[tuple[nn.Module, str]] = [
     (normalized(momentum=None), "changes its buffer layers.1.running_mean"),
-    (Summed(Own(4)), "changes its buffer layers.0.running_mean"),
-    (Reading(), "reads norm.running_mean, which a batch normalization changes"),
+    (Summed(nn.SyncBatchNorm(4)), "changes its buffer layers.0.running_mean"),
+    (Summed(Decaying(4)), "reads or writes layers.0.running_var, which a batch normalization"),
+    (Summed(Replacing(4)), "changes its buffer layers.0.running_mean"),
+    (Reading(), "reads or writes norm.running_mean, which a batch normalization changes"),
     (Summed(nn.InstanceNorm2d(4, track_running_stats=True)), "changes its buffer layers.0.runn"),
     (Summed(nn.BatchNorm2d(4).to(torch.bfloat16)), "part.layers.0.running_mean, which is neither"),
 ]

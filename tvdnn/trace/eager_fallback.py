@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..graph.network import channels_last_axes
@@ -19,7 +21,6 @@ from .source_lines import FOREIGN
 from .state.functionalize import storage_of
 from .state.tape import OperatorWatch
 
-PLAIN_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 COUNTER = "num_batches_tracked"
 REACHED = "reached"  # the entry of a node's `meta` of what a module's gradient reaches
 
@@ -47,11 +48,10 @@ class EagerEffects(OperatorWatch):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self._module = module
-        self.tracked = tuple(_tracked_buffers(module))
         named = dict(module.named_buffers())
-        kept = {storage_of(named[name]): name for name in self.tracked if name in named}
-        self._statistics = {key: name for key, name in kept.items() if not name.endswith(COUNTER)}
-        self._read = ""  # a name of statistics that more than a normalization reads
+        self.tracked = tuple(name for name in _tracked_buffers(module) if name in named)
+        self._statistics = {storage_of(named[name]): name for name in self.tracked}
+        self._read = ""  # a name of statistics that more than a normalization reads or writes
         self._before: dict[str, tuple[int, int]] = {}
         self._after: dict[str, tuple[int, int]] = {}
 
@@ -71,12 +71,12 @@ class EagerEffects(OperatorWatch):
             is_index = argument.name == "indices" and isinstance(given, Tensor)
             if is_index and given.is_floating_point():
                 raise TypeError(f"{func} takes indices that are whole numbers, not {given.dtype}")
-        given = self._statistics and tree_leaves((args, kwargs))
-        if given and "batch_norm" not in str(func):
-            keys = (storage_of(each) for each in given if isinstance(each, Tensor))
-            self._read = next(
-                (self._statistics[k] for k in keys if k in self._statistics), self._read
-            )
+        if self._statistics and "batch_norm" not in str(func):
+            given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+            named = (self._statistics.get(storage_of(each), "") for each in given)
+            counts = func is torch.ops.aten.add_.Tensor
+            read = (each for each in named if each and not (counts and each.endswith(COUNTER)))
+            self._read = next(read, self._read)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def found(self, given: Iterable[Tensor]) -> str | None:
@@ -88,7 +88,7 @@ class EagerEffects(OperatorWatch):
         if effect:
             return f"{effect}, which would happen a second time"
         if self._read:
-            return f"reads {self._read}, which a batch normalization changes"
+            return f"reads or writes {self._read}, which a batch normalization changes"
         counts = Counter(map(storage_of, {id(each): each for each in given}.values()))
         if any(counts[storage] > 1 for storage in self.written):
             return "writes one of two maps that share memory"
@@ -96,36 +96,38 @@ class EagerEffects(OperatorWatch):
 
     def _changed(self) -> str:
         """The name of a buffer that the call has changed, or may change as it runs by torch."""
-        written = self.written.keys()
-        changed = [
+        buffers, written = dict(self._module.named_buffers()), self.written.keys()
+        replaced = (n for n in self.tracked if self._after.get(n, ())[:1] != self._before[n][:1])
+        changed = (
             name
-            for name, buffer in self._module.named_buffers()
+            for name, buffer in buffers.items()
             if self._after[name] != self._before.get(name) or storage_of(buffer) in written
-        ]
-        unknown = (f"{path}.running_mean" for path, _ in _tracking(self._module, plain=False))
-        return next((name for name in (*changed, *unknown) if name not in self.tracked), "")
+        )
+        others = (name for name in changed if name not in self.tracked)
+        unknown = (
+            f"{path}.running_mean".lstrip(".")
+            for path, _ in _tracking(self._module, by_copies=False)
+        )
+        return next(chain(replaced, others, unknown), "")
 
     def _buffers(self) -> dict[str, tuple[int, int]]:
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
 
 
-def _tracking(
-    module: torch.nn.Module, *, plain: bool
-) -> Iterator[tuple[str, torch.nn.modules.batchnorm._BatchNorm]]:
-    """The batch normalizations that track statistics of float32 as torch's plain layers do, or not.
+def _tracking(module: torch.nn.Module, by_copies: bool) -> Iterator[tuple[str, _BatchNorm]]:
+    """The batch normalizations that track statistics, and may do so in copies when called again.
 
-    A plain one tracks a moving average: torch reads the number of batches for another.
+    Or the others: those of several processes, and those that read the value of their counter.
     """
     for path, each in module.named_modules():
-        is_norm = isinstance(each, torch.nn.modules.batchnorm._BatchNorm)
-        if not is_norm or not each.training or each.running_mean is None:
-            continue
-        if plain == (type(each) in PLAIN_NORMS and each.momentum is not None):
-            yield path, each
+        if isinstance(each, _BatchNorm) and each.training and each.running_mean is not None:
+            is_other = isinstance(each, torch.nn.SyncBatchNorm) or each.momentum is None
+            if by_copies != is_other:
+                yield path, each
 
 
 def _tracked_buffers(module: torch.nn.Module) -> Iterator[str]:
-    for path, each in _tracking(module, plain=True):
+    for path, each in _tracking(module, by_copies=True):
         yield from (f"{path}.{name}".lstrip(".") for name, _ in each.named_buffers(recurse=False))
 
 

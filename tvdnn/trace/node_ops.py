@@ -117,7 +117,8 @@ class NodeOps:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
         module, buffers = self._call.module, dict(self._call.module.named_buffers())
         params = dict(module.named_parameters())
-        tracked = {name: buffers[name] for name in self._values.tracked if name in buffers}
+        names = () if self._values.effects else self._values.tracked
+        tracked = {name: buffers[name] for name in names}
         attrs = {"module": module, "names": tuple(params), "tracked": tuple(tracked)}
         state = tuple(map(self._read, tracked.values()))
         for each in state:
