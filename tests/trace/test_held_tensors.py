@@ -153,6 +153,11 @@ def set_aside(net: Any, x: Tensor) -> Tensor:
     return x - net.aside.float()
 
 
+def by_numpy(net: Any, x: Tensor) -> Tensor:
+    net.mean.numpy()[:] = 3
+    return x - net.mean
+
+
 def trained(net: Any, x: Tensor) -> Tensor:
     return x - net.trained
 
@@ -164,6 +169,11 @@ def trained(net: Any, x: Tensor) -> Tensor:
         (set_aside, "forward changes the attribute aside, which a step would not"),
         (lambda net, x: x - net.mean.add_(1), "add_ changes mean of the module"),
         (lambda net, x: x - net.pair[0], "is not a parameter or a buffer of the network"),
+        (by_numpy, "Holding: forward changes mean of the module, which a step would not"),
+        (
+            lambda net, x: net.norm(x) * net.variance.view(4, 1, 1),
+            "view on a tensor that is neither a parameter nor a buffer",
+        ),
         (trained, "is not a parameter or a buffer of the network"),
         (
             lambda net, x: x * net.mean.expand(3, 4, 1, 1).clone(),
@@ -175,5 +185,7 @@ def trained(net: Any, x: Tensor) -> Tensor:
 def test_others_are_refused(way: Way, message: str) -> None:
     net = Holding(way)
     net.trained = torch.rand(4, 1, 1, requires_grad=True)
+    net.norm = nn.BatchNorm2d(4)
+    net.variance = net.norm.running_var
     with pytest.raises(UnsupportedOpError, match=message):
         trace(net, (torch.empty(SHAPE),))

@@ -187,6 +187,9 @@ class SideEffects(TorchFunctionMode):
             f"{self.call.title}: forward gives {name} another storage, which a step would not"
             for name in self.call.meta_copies.moved()
         ]
+        written = self.call.evaluated(lambda: list(self.call.meta_copies.held_written()))
+        title = self.call.title
+        self.call.refused += [f"{title}: {_written('forward', name)}" for name in written]
         changes = [each for each in self.call.meta_copies.changes() if not self._puts_back(*each)]
         holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:

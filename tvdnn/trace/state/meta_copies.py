@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from .constants import same_bits
 from .functionalize import storage_of
 from .held_tensors import HeldTensor
 
@@ -62,6 +63,9 @@ class MetaCopies:
         self._attributes: dict[int, str] = {}  # attributes that are tensors, by their storages
         self.held: dict[int, HeldTensor] = {}  # those without a gradient, by the ids of copies
         self.held_copies: list[Tensor] = []
+        self._originals: list[Tensor] = []  # of which those are copies
+        # The storages of parameters and buffers, which a step may change.
+        self._of_others = {storage_of(x) for x in (*net.parameters(), *net.buffers())} - {None}
 
     def __enter__(self) -> "MetaCopies":
         self._name_tensors(self.net, prefix="")
@@ -118,6 +122,12 @@ class MetaCopies:
             if (self.held[id(copy)].module, self.held[id(copy)].attribute) == (module, attribute)
         )
         return next(found, None)
+
+    def held_written(self) -> Iterator[str]:
+        """The attributes on the CPU whose values have changed, as NumPy may change them."""
+        for copy, value in zip(self.held_copies, self._originals, strict=True):
+            if copy.device.type == "cpu" and not same_bits(copy, value):
+                yield self.held[id(copy)].name
 
     def is_recast(self, name: str) -> bool:
         """Whether the tensor that a meta copy stands for is of another type."""
@@ -191,9 +201,10 @@ class MetaCopies:
                 entries[name] = copy = value.detach().clone()
                 path = f"{self._paths[module]}.{name}".lstrip(".")
                 self._attributes[storage_of(copy) or 0] = path
-                if not value.requires_grad:
+                if not value.requires_grad and storage_of(value) not in self._of_others:
                     self.held[id(copy)] = HeldTensor(module, name, path)
                     self.held_copies.append(copy)
+                    self._originals.append(value)
         forward = self._forwards(module)
         if forward is not None:
             entries["forward"] = forward
