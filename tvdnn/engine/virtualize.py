@@ -74,9 +74,8 @@ def virtualize(
     - `dtype`: "fp32", "tf32" or "bf16". Without it a call takes the type of an autocast region,
       else bf16 for bfloat16 parameters (with float32 copies), else what torch's switches allow.
     - `opaque`: torch's autograd runs, in float32, the nearest submodule around an unknown op that
-      reads maps and makes one, draws no random numbers and changes no buffers but the statistics
-      of batch normalizations. Its inputs are kept, and it runs again in backward. Torch's memory is
-      counted, but not held to the budget.
+      reads maps, makes one, draws nothing and changes no buffers but batch statistics. Its inputs
+      are kept, and it runs again in backward. Torch's memory is counted beside the budget.
     - `allow`: as Trainer's, also for gradients of inputs. The first backward measures them, and one
       every `lossy_check_every` steps: it runs the step again by the gradients of the outputs, with
       exact and with rounded maps. Where one is over the limit, it returns exact gradients.
