@@ -29,6 +29,7 @@ class Holding(nn.Module):
         self.mean, self.grid = torch.rand(1, 4, 1, 1), torch.rand(5, 6)
         self.factor, self.filters = torch.tensor(0.5), torch.rand(4, 1, 3, 3)
         self.exact = torch.rand(4, 1, 1, dtype=torch.float64)
+        self.sparse = torch.eye(4).to_sparse()
         self.pair = [torch.rand(4, 1, 1), torch.tensor(2.0)]
         self.aside: Tensor | None = None
         self.way = way

@@ -197,7 +197,7 @@ class MetaCopies:
             for name, tensor in entries[registry].items():
                 entries[registry][name] = self._copy_of.get(id(tensor), tensor)
         for name, value in entries.items():
-            if isinstance(value, Tensor):  # no parameter or buffer: a forward may write over it
+            if isinstance(value, Tensor) and value.layout is torch.strided:  # which may be written
                 entries[name] = copy = value.detach().clone()
                 path = f"{self._paths[module]}.{name}".lstrip(".")
                 self._attributes[storage_of(copy) or 0] = path
