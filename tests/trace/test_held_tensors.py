@@ -116,6 +116,15 @@ def test_a_trainer_reads_them_as_they_are(device: torch.device) -> None:
     trainer.close()
 
 
+def through_data(each: Tensor) -> None:
+    each.data.mul_(-3)
+
+
+def through_numpy(each: Tensor) -> None:
+    each.numpy()[...] *= -3
+
+
+@pytest.mark.parametrize("write", [lambda each: each.mul_(-3), through_data, through_numpy])
 @pytest.mark.parametrize(
     "way",
     [
@@ -125,13 +134,15 @@ def test_a_trainer_reads_them_as_they_are(device: torch.device) -> None:
         lambda net, x: x * net.mean.tolist()[0][0][0][0],
     ],
 )
-def test_a_decision_by_their_values_is_made_anew(way: Way) -> None:
+def test_a_decision_by_their_values_is_made_anew(
+    way: Way, write: Callable[[Tensor], object]
+) -> None:
     net, x = Holding(way), torch.randn(SHAPE)
     virtual = virtualize(net, x)
     for _ in range(2):
         torch.testing.assert_close(virtual(x), net(x), rtol=1e-5, atol=1e-6)
         for each in (net.factor, net.mean, net.pair[1]):
-            each.mul_(-3)
+            write(each)
     torch.testing.assert_close(virtual(x), net(x), rtol=1e-5, atol=1e-6)
     virtual.close()
 
@@ -159,6 +170,22 @@ def by_numpy(net: Any, x: Tensor) -> Tensor:
     return x - net.mean
 
 
+def rounded_behind(net: Any, x: Tensor) -> Tensor:
+    y = x - net.mean
+    net.mean = net.mean.half()
+    return y
+
+
+def set_in_another(net: Any, x: Tensor) -> Tensor:
+    net.inner.mean = net.mean.to(x.dtype)
+    return x - net.inner.mean
+
+
+def exchanged(net: Any, x: Tensor) -> Tensor:
+    net.mean, net.filters = net.filters.to(x.dtype), net.mean.to(x.dtype)
+    return x - net.filters
+
+
 def trained(net: Any, x: Tensor) -> Tensor:
     return x - net.trained
 
@@ -167,6 +194,10 @@ def trained(net: Any, x: Tensor) -> Tensor:
     ("way", "message"),
     [
         (set_to_another, "forward changes the attribute mean, which a step would not"),
+        (rounded_behind, "forward changes the attribute mean, which a step would not"),
+        (set_in_another, "inner: forward changes the attribute mean, which a step would not"),
+        (exchanged, "forward changes the attribute mean, which a step would not"),
+        (lambda net, x: x * net.variance.mean().item(), r"item\(\) reads|item reads"),
         (set_aside, "forward changes the attribute aside, which a step would not"),
         (lambda net, x: x - net.mean.add_(1), "add_ changes mean of the module"),
         (lambda net, x: x - net.pair[0], "is not a parameter or a buffer of the network"),
@@ -187,6 +218,17 @@ def test_others_are_refused(way: Way, message: str) -> None:
     net = Holding(way)
     net.trained = torch.rand(4, 1, 1, requires_grad=True)
     net.norm = nn.BatchNorm2d(4)
+    net.inner = Holding(lambda inner, x: x)
     net.variance = net.norm.running_var
     with pytest.raises(UnsupportedOpError, match=message):
         trace(net, (torch.empty(SHAPE),))
+
+
+def test_what_later_requires_a_gradient_is_refused() -> None:
+    net, x = Holding(lambda net, x: x - net.mean), torch.randn(SHAPE)
+    virtual = virtualize(net, x)
+    virtual(x)
+    net.mean.requires_grad_()
+    with pytest.raises(UnsupportedOpError, match="is not a parameter or a buffer of the network"):
+        virtual(x)
+    virtual.close()

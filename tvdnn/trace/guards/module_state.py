@@ -6,6 +6,7 @@ from itertools import chain, count
 from operator import attrgetter, itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -27,6 +28,7 @@ UNREAD = frozenset(  # entries of a module's __dict__ that no forward reads
     }
 )
 DEPTH = 20  # of nested containers in attributes that are compared
+FEW = 16  # values of a tensor, which are compared at each call
 MOST_STATES = 64  # remembered states; an older one that comes back gets a new number
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Serial = Callable[[object], int]
@@ -38,8 +40,9 @@ def fingerprint(module: nn.Module, serial: Serial = id) -> Hashable:
     Two fingerprints are equal where both states have the same submodules, parameters and buffers
     (the same objects at the same paths), classes, training flags, requires_grad, shapes, hooks and
     plain attributes (numbers, texts, and lists, tuples, sets and dicts of them). A tensor that is
-    an attribute counts by torch's count of writes to it, too. Other attributes count by identity:
-    `serial` numbers objects, and the objects must live as long as fingerprints are compared.
+    an attribute counts by torch's count of writes to it, too, and by few values. Other attributes
+    count by identity: `serial` numbers objects, and the objects must live as long as fingerprints
+    are compared.
     """
     return tuple(
         (path, serial(each), serial(type(each)), *_entries(each, serial))
@@ -53,7 +56,7 @@ def _entries(module: nn.Module, serial: Serial) -> Iterator[Hashable]:
         if name not in unread and (name not in HOOKS or value):
             yield name, _frozen(value, serial)
             if name not in REGISTRIES:
-                yield tuple(map(version_of, _tensors_in(value)))
+                yield tuple(map(_written_state, _tensors_in(value)))
 
 
 def _set_by_hooks(entries: Mapping[str, Any]) -> Iterator[str]:
@@ -71,6 +74,18 @@ def _tensors_in(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
     elif depth and isinstance(value, (list, tuple, dict)):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _tensors_in(each, depth - 1)
+
+
+def _written_state(tensor: Tensor) -> Hashable:
+    """What differs once a tensor that is an attribute is written, or its form has changed.
+
+    Torch counts no writes by NumPy or through `.data`: of few values on the CPU the bits count.
+    """
+    values = b""
+    if tensor.numel() <= FEW and tensor.device.type == "cpu" and tensor.layout is torch.strided:
+        plain = tensor.detach().reshape(-1).contiguous()
+        values = bytes(plain.view(torch.uint8).tolist())
+    return version_of(tensor), tensor.requires_grad, tensor.shape, values
 
 
 def _frozen(value: Any, serial: Serial) -> Hashable:
@@ -178,7 +193,7 @@ class TraceState:
             [*map(type, self._modules)],
             [*self._entries()],
             [*map(_requires_grad, self._params)],
-            [*map(version_of, self._tensors)],
+            [*map(_written_state, self._tensors)],
             self._containers.look(),
             self._outside.look(),
         )

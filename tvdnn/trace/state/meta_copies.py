@@ -198,10 +198,12 @@ class MetaCopies:
                 entries[registry][name] = self._copy_of.get(id(tensor), tensor)
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.layout is torch.strided:  # which may be written
-                entries[name] = copy = value.detach().clone()
+                is_others = storage_of(value) in self._of_others
+                copy = empty_like(value, value.dtype) if is_others else value.detach().clone()
+                entries[name] = copy
                 path = f"{self._paths[module]}.{name}".lstrip(".")
                 self._attributes[storage_of(copy) or 0] = path
-                if not value.requires_grad and storage_of(value) not in self._of_others:
+                if not value.requires_grad and not is_others:
                     self.held[id(copy)] = HeldTensor(module, name, path)
                     self.held_copies.append(copy)
                     self._originals.append(value)

@@ -5,7 +5,7 @@ result, the calls become a formula, and the network gets a computed parameter.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,12 +86,30 @@ class RecordedCalls:
         return self._names[key]
 
     def moves(self, held: Tensor, now: Tensor) -> bool:
-        """Whether calls only move or cast a held tensor to what it is now."""
-        calls = self._calls_behind(now)
-        read = (each for call in calls for each in call.given if isinstance(each, Tensor))
-        known = {id(held), *(id(each) for call in calls for each in call.made)}
-        casts = all(call.name in CASTS and not call.written for call in calls)
-        return bool(calls) and casts and all(id(each) in known for each in read)
+        """Whether calls only move or cast a held tensor to what it is now.
+
+        A cast that rounds it is one where nothing else reads it: a later forward reads the result.
+        """
+        calls, known, rounds = self._calls_behind(now), {id(held)}, False
+        for call in calls:
+            read = (each for each in call.given if isinstance(each, Tensor))
+            if (
+                call.name not in CASTS
+                or call.written
+                or any(id(each) not in known for each in read)
+            ):
+                return False
+            for each in call.made:
+                known.add(id(each))
+                rounds |= torch.promote_types(held.dtype, each.dtype) != each.dtype
+        return id(now) in known and (not rounds or self._is_read_by(held, calls))
+
+    def _is_read_by(self, held: Tensor, calls: Sequence[RecordedCall]) -> bool:
+        """Whether no more than these calls read a held tensor."""
+        read = (call for call in self._calls if any(each is held for each in call.given))
+        own = self._copies.held[id(held)]
+        whole = (f for f in self.formulas.values() if not f.calls and own in f.held.values())
+        return all(any(call is each for each in calls) for call in read) and not any(whole)
 
     def _check_constant(self, formula: Formula, tensor: Tensor) -> None:
         """Check that a constant is what its recorded calls make."""
