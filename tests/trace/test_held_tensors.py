@@ -232,3 +232,12 @@ def test_what_later_requires_a_gradient_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match="is not a parameter or a buffer of the network"):
         virtual(x)
     virtual.close()
+
+
+def test_a_lazy_layer_is_beside_them() -> None:
+    net = Holding(lambda net, x: net.inner(x - net.mean))
+    net.inner = nn.LazyConv2d(4, 1)
+    x = torch.randn(SHAPE)
+    virtual = virtualize(net, x)
+    torch.testing.assert_close(virtual(x), net(x), rtol=1e-5, atol=1e-5)
+    virtual.close()

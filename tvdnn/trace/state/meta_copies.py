@@ -65,7 +65,8 @@ class MetaCopies:
         self.held_copies: list[Tensor] = []
         self._originals: list[Tensor] = []  # of which those are copies
         # The storages of parameters and buffers, which a step may change.
-        self._of_others = {storage_of(x) for x in (*net.parameters(), *net.buffers())} - {None}
+        others = (each for each in (*net.parameters(), *net.buffers()) if not is_lazy(each))
+        self._of_others = {*map(storage_of, others)} - {None}
 
     def __enter__(self) -> "MetaCopies":
         self._name_tensors(self.net, prefix="")
