@@ -1,4 +1,4 @@
-"""Gradients by modules that run by torch: of what torch's reach, and of nothing else."""
+"""Modules that run by torch give gradients to what torch's reach, and None to all else."""
 
 import copy
 from collections.abc import Callable

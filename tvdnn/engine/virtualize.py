@@ -74,8 +74,8 @@ def virtualize(
     - `dtype`: "fp32", "tf32" or "bf16". Without it a call takes the type of an autocast region,
       else bf16 for bfloat16 parameters (with float32 copies), else what torch's switches allow.
     - `opaque`: torch's autograd runs, in float32, the nearest submodule around an unknown op that
-      reads maps, makes one, draws nothing and changes no buffers but batch statistics. Its inputs
-      are kept, and it runs again in backward. Torch's memory is counted beside the budget.
+      reads maps, makes one, draws no numbers and changes no buffers but batch statistics. Inputs
+      are kept, and it runs again in backward. Torch's memory is counted, not held to the budget.
     - `allow`: as Trainer's, also for gradients of inputs. The first backward measures them, and one
       every `lossy_check_every` steps: it runs the step again by the gradients of the outputs, with
       exact and with rounded maps. Where one is over the limit, it returns exact gradients.

@@ -79,15 +79,15 @@ def _both(needed: Iterable[bool], reached: Iterable[bool]) -> tuple[bool, ...]:
 
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
-        tracked = _all_there(buffer for (buffer,) in a.updates)
-        y = _forward(a.attrs, _params(a), _read_maps(a), tracked)
+        tracked = _present(buffer for (buffer,) in a.updates)
+        y = _forward(a.attrs, _present(a.params), _read_maps(a), tracked)
     _write_back(a, y, a.writes[0], *a.attrs["makes"])
 
 
 def _run_grad(a: Launch) -> None:
     xs, dy = _read_maps(a), _in_torchs_order(a.reads[-1], *a.attrs["makes"])
     with _products_of(a):
-        grads = _gradients(a.attrs, _params(a), xs, dy)
+        grads = _gradients(a.attrs, _present(a.params), xs, dy)
     forms = [form for form, wants in zip(a.attrs["takes"], a.attrs["wanted"], strict=True) if wants]
     count = len(forms)
     for grad, target, form in zip(grads[:count], a.writes[:count], forms, strict=True):
@@ -120,12 +120,9 @@ def _products_of(a: Launch) -> Iterator[None]:
             switch.fp32_precision = precision
 
 
-def _params(a: Launch) -> Params:
-    return _all_there(a.params)
-
-
-def _all_there(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    return [each for each in tensors if each is not None]  # an opaque op's are
+def _present(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    """The tensors of an op, none of which is absent here, as a bias may be elsewhere."""
+    return [each for each in tensors if each is not None]
 
 
 def _in_torchs_order(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:

@@ -232,8 +232,9 @@ def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
     for op in network.ops:
         if op.output in network.detached:
             continue
-        params = (network.params[name] for name in op.reached if name in network.params)
-        if any(param.requires_grad for param in params) or not wanted.isdisjoint(op.reached):
+        reached = op.reached
+        params = (network.params[name] for name in reached if name in network.params)
+        if any(param.requires_grad for param in params) or not wanted.isdisjoint(reached):
             wanted.add(op.output)
     return frozenset(wanted)
 

@@ -26,6 +26,12 @@ class TracedOp:
     # The nodes of the module's buffers that it reads or changes.
     state: tuple[Node | None, ...] = ()
 
+    @property
+    def tracks(self) -> bool:
+        """Whether it changes buffers of its module."""
+        tracks = self.attrs.get("training") or self.attrs.get("tracked")
+        return bool(tracks) and any(buffer is not None for buffer in self.state)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Inner:

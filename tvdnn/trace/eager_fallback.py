@@ -19,9 +19,8 @@ from ..ops.eager_fallback import Argument
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
 from .source_lines import FOREIGN
 from .state.functionalize import storage_of
-from .state.tape import OperatorWatch
+from .state.tape import COUNTER, OperatorWatch
 
-COUNTER = "num_batches_tracked"
 REACHED = "reached"  # the entry of a node's `meta` of what a module's gradient reaches
 
 

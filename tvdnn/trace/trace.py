@@ -18,7 +18,7 @@ from .parameters import changes_of_formulas, check_buffers, check_parameters, pa
 from .python.patched_torch import ONE_TRACE
 from .refusals import unsupported
 from .state.changes import state_changes
-from .state.functionalize import version_of
+from .state.functionalize import is_stale
 from .tracer import MetaTracer
 
 RESERVED = frozenset({"loss", "target"})  # values that training adds to a network
@@ -123,7 +123,7 @@ def _check_batches(nodes: Sequence[fx.Node]) -> None:
 def _warn_of_written_inputs(nodes: Iterable[fx.Node], title: str) -> None:
     """Warn of in-place operations on inputs, whose results the caller does not see."""
     given = (node for node in nodes if node.op == "placeholder")
-    for name in [str(x.target) for x in given if version_of(x.meta["value"]) != x.meta["version"]]:
+    for name in (str(node.target) for node in given if is_stale(node)):
         warnings.warn(
             f"{title}: forward writes over its input {name}. A step gives the same result, and"
             " leaves the caller's tensor as it was, where torch writes over that",

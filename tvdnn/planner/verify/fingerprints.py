@@ -62,8 +62,9 @@ class Fingerprints:
         self._grads: dict[tuple[str, int], Prints] = {}
         for op in self.ops.values():  # in program order, so that no recursion is deep
             self.value(op.output)
+            reached = frozenset(op.reached)
             for place, name in enumerate(op.inputs):
-                if name in op.reached:
+                if name in reached:
                     self._readers.setdefault(name, []).append((op, place))
         self._live = set(self.given)  # values with a gradient, though it may be zero
         for op in reversed(self.ops.values()):
@@ -199,8 +200,9 @@ def _values_with_gradient(graph: Graph) -> frozenset[str]:
     for op in traced.ops:
         if op.output in traced.detached:
             continue
-        params = (traced.params[name] for name in op.reached if name in traced.params)
-        if any(param.requires_grad for param in params) or not found.isdisjoint(op.reached):
+        reached = op.reached
+        params = (traced.params[name] for name in reached if name in traced.params)
+        if any(param.requires_grad for param in params) or not found.isdisjoint(reached):
             found.add(op.output)
     return frozenset(found)
 

@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..python.held_containers import HeldContainers, HeldNames
 from ..python.outside_reads import Outside
+from ..state.constants import bits_of
 from ..state.functionalize import version_of
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -83,8 +84,7 @@ def _written_state(tensor: Tensor) -> Hashable:
     """
     values = b""
     if tensor.numel() <= FEW and tensor.device.type == "cpu" and tensor.layout is torch.strided:
-        plain = tensor.detach().reshape(-1).contiguous()
-        values = bytes(plain.view(torch.uint8).tolist())
+        values = bytes(bits_of(tensor).tolist())
     return version_of(tensor), tensor.requires_grad, tensor.shape, values
 
 

@@ -19,7 +19,7 @@ from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
 from ..state.recorded_call import RecordedCall, recorded_call
 from ..state.recorded_calls import RecordedCalls
-from ..state.tape import StateTape, WatchedCall, takes_maps, tensors_in, watched
+from ..state.tape import COUNTER, StateTape, WatchedCall, takes_maps, tensors_in, watched
 from ..traced_call import TracedCall
 
 KEPT = frozenset(  # functions and methods that count although nothing reads their result
@@ -29,7 +29,6 @@ KEPT = frozenset(  # functions and methods that count although nothing reads the
     }
 )
 HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "backward")
-COUNTER = "num_batches_tracked"
 TRACKING = (
     "batch_norm",
     "counted_batch_norm",
@@ -162,11 +161,7 @@ class SideEffects(TorchFunctionMode):
 
     def tracks(self, call: TracedOp) -> bool:
         """Whether a call, or an inner one, changes buffers of its module."""
-        return any(
-            (each.attrs.get("training") or each.attrs.get("tracked"))
-            and any(buffer is not None for buffer in each.state)
-            for each in nested(call)
-        )
+        return any(each.tracks for each in nested(call))
 
     def counter_of(self, call: TracedOp) -> str | None:
         """The counter that the module increased itself before a normalization of a batch."""
@@ -187,7 +182,7 @@ class SideEffects(TorchFunctionMode):
             f"{self.call.title}: forward gives {name} another storage, which a step would not"
             for name in self.call.meta_copies.moved()
         ]
-        written = self.call.evaluated(lambda: list(self.call.meta_copies.held_written()))
+        written = self.call.evaluated(lambda: list(self.call.meta_copies.written_attributes()))
         title = self.call.title
         self.call.refused += [f"{title}: {_written('forward', name)}" for name in written]
         changes = [each for each in self.call.meta_copies.changes() if not self._puts_back(*each)]
@@ -207,10 +202,13 @@ class SideEffects(TorchFunctionMode):
 
         A step moves or casts the tensor again, to the same values.
         """
-        held, now = self.call.meta_copies.held_by(module, attribute), module.__dict__.get(attribute)
-        if held is None or not isinstance(now, Tensor) or not self.recorded.moves(held, now):
+        copy, now = (
+            self.call.meta_copies.attribute_copy(module, attribute),
+            module.__dict__.get(attribute),
+        )
+        if copy is None or not isinstance(now, Tensor) or not self.recorded.moves(copy, now):
             return False
-        module.__dict__[attribute] = held
+        module.__dict__[attribute] = copy
         return True
 
     def _held_beside(self) -> Iterator[str]:

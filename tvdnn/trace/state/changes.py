@@ -105,8 +105,7 @@ def _late(
 
 
 def _tracked_buffers(calls: Iterable[TracedOp]) -> Iterator[tuple[str, int]]:
-    changing = (x for x in calls if x.attrs.get("training") or x.attrs.get("tracked"))
-    state = [x for call in changing for x in call.state]
+    state = [node for call in calls if call.tracks for node in call.state]
     yield from _first_places(node for node in state if node is not None).items()
 
 

@@ -12,12 +12,16 @@ from torch import Tensor
 from .recorded_call import RecordedCall
 
 
+def bits_of(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor's elements, in order: uint8 [N]."""
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+
+
 def same_bits(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors of one type have the same shape and bits."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    one, other = (each.detach().reshape(-1).contiguous() for each in (first, second))
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    return torch.equal(bits_of(first), bits_of(second))
 
 
 def are_held(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..source_lines import location_text, source_location
+from .attribute_tensors import AttributeTensor
 from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice
 from .functionalize import storage_of
-from .held_tensors import HeldTensor
 from .meta_copies import MetaCopies
 from .recorded_call import RecordedCall
 
@@ -32,13 +32,13 @@ class FormulaBuilder:
         self, meta_copies: MetaCopies, calls: Sequence[RecordedCall], device: torch.device
     ) -> None:
         self._names, self._calls, self._device = meta_copies.names, calls, device
-        self._held = meta_copies.held
-        of_modules = (*meta_copies.tensors.values(), *meta_copies.held_copies)
+        self._attributes = meta_copies.attribute_tensors
+        of_modules = (*meta_copies.tensors.values(), *meta_copies.attribute_copies)
         self._module_storages = {*map(storage_of, of_modules)}
         self.made: list[Tensor] = []  # on the way to the tensor of a formula
         self._slots: dict[int, FormulaSlot] = {}
         self._reads: dict[int, FormulaRead] = {}
-        self._held_reads: dict[int, HeldTensor] = {}  # by the number of a slot
+        self._attribute_reads: dict[int, AttributeTensor] = {}  # by the number of a slot
 
     def of(self, tensor: Tensor) -> Formula:
         """The formula of a tensor's present value."""
@@ -55,7 +55,7 @@ class FormulaBuilder:
         self._check(unknown, kept)
         result = self._slot(tensor)
         return Formula(
-            tuple(self._reads.values()), self._held_reads, calls, result, at=source_location()
+            tuple(self._reads.values()), self._attribute_reads, calls, result, at=source_location()
         )
 
     def needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
@@ -71,8 +71,8 @@ class FormulaBuilder:
                 storages |= set(map(storage_of, read)) - self._module_storages
 
     def _is_unknown(self, each: Any, known: set[int]) -> bool:
-        known_elsewhere = id(each) in known or id(each) in self._names or id(each) in self._held
-        return isinstance(each, Tensor) and not known_elsewhere
+        places = (known, self._names, self._attributes)
+        return isinstance(each, Tensor) and not any(id(each) in place for place in places)
 
     def _check(self, unknown: Sequence[RecordedCall], kept: Sequence[RecordedCall]) -> None:
         for call in unknown:
@@ -110,8 +110,8 @@ class FormulaBuilder:
         name = self._names.get(id(tensor))
         if name is not None:
             self._reads.setdefault(slot.number, FormulaRead(slot.number, name, tensor.dtype))
-        elif id(tensor) in self._held:
-            self._held_reads[slot.number] = self._held[id(tensor)]
+        elif id(tensor) in self._attributes:
+            self._attribute_reads[slot.number] = self._attributes[id(tensor)]
         return slot
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .held_tensors import HeldTensor
+from .attribute_tensors import AttributeTensor
 from .meta_answers import answer
 
 
@@ -53,7 +53,7 @@ class Formula:
     """The calls of torch by which a forward computes one tensor of parameters and buffers."""
 
     reads: tuple[FormulaRead, ...]
-    held: Mapping[int, HeldTensor]  # attributes of modules, by the number of a slot
+    attributes: Mapping[int, AttributeTensor]  # by the number of a slot
     calls: tuple[FormulaCall, ...]
     result: FormulaSlot
     reaches: tuple[str, ...] = ()  # names of the parameters that the gradient reaches
@@ -77,7 +77,7 @@ class Formula:
     def __call__(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """The result of the calls on the tensors of these names, without autocast."""
         known = {read.slot: tensors[read.name].to(read.dtype) for read in self.reads}
-        known |= {slot: each.now() for slot, each in self.held.items()}
+        known |= {slot: each.now() for slot, each in self.attributes.items()}
         graded = torch.is_grad_enabled()
 
         def filled(each: Any) -> Any:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from .attribute_tensors import AttributeTensor
 from .constants import same_bits
 from .functionalize import storage_of
-from .held_tensors import HeldTensor
 
 REGISTRIES = ("_parameters", "_buffers")
 Forwards = Callable[[nn.Module], Callable[..., Any] | None]
@@ -61,8 +61,9 @@ class MetaCopies:
         self._before: dict[nn.Module, list[_Held]] = {}
         self._given: dict[nn.Module, list[_Held]] = {}
         self._attributes: dict[int, str] = {}  # attributes that are tensors, by their storages
-        self.held: dict[int, HeldTensor] = {}  # those without a gradient, by the ids of copies
-        self.held_copies: list[Tensor] = []
+        # Attributes that are tensors without a gradient, by the ids of their copies.
+        self.attribute_tensors: dict[int, AttributeTensor] = {}
+        self.attribute_copies: list[Tensor] = []
         self._originals: list[Tensor] = []  # of which those are copies
         # The storages of parameters and buffers, which a step may change.
         others = (each for each in (*net.parameters(), *net.buffers()) if not is_lazy(each))
@@ -115,20 +116,19 @@ class MetaCopies:
         beside = next((f"{name}, held beside it," for name in held), None)
         return self._attributes.get(key or 0, beside)
 
-    def held_by(self, module: nn.Module, attribute: str) -> Tensor | None:
-        """The copy of a tensor that a module held as an attribute on entering."""
-        found = (
-            copy
-            for copy in reversed(self.held_copies)
-            if (self.held[id(copy)].module, self.held[id(copy)].attribute) == (module, attribute)
-        )
-        return next(found, None)
+    def attribute_copy(self, module: nn.Module, attribute: str) -> Tensor | None:
+        """The copy of a tensor that was an attribute of a module on entering."""
+        for copy in reversed(self.attribute_copies):
+            own = self.attribute_tensors[id(copy)]
+            if own.module is module and own.attribute == attribute:
+                return copy
+        return None
 
-    def held_written(self) -> Iterator[str]:
+    def written_attributes(self) -> Iterator[str]:
         """The attributes on the CPU whose values have changed, as NumPy may change them."""
-        for copy, value in zip(self.held_copies, self._originals, strict=True):
+        for copy, value in zip(self.attribute_copies, self._originals, strict=True):
             if copy.device.type == "cpu" and not same_bits(copy, value):
-                yield self.held[id(copy)].name
+                yield self.attribute_tensors[id(copy)].name
 
     def is_recast(self, name: str) -> bool:
         """Whether the tensor that a meta copy stands for is of another type."""
@@ -205,8 +205,8 @@ class MetaCopies:
                 path = f"{self._paths[module]}.{name}".lstrip(".")
                 self._attributes[storage_of(copy) or 0] = path
                 if not value.requires_grad and not is_others:
-                    self.held[id(copy)] = HeldTensor(module, name, path)
-                    self.held_copies.append(copy)
+                    self.attribute_tensors[id(copy)] = AttributeTensor(module, name, path)
+                    self.attribute_copies.append(copy)
                     self._originals.append(value)
         forward = self._forwards(module)
         if forward is not None:

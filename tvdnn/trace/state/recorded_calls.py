@@ -69,7 +69,7 @@ class RecordedCalls:
         A tensor that a module holds as a plain attribute is one, too. Raises NoFormulaError for a
         tensor of parameters or buffers that no step could compute again.
         """
-        if not self.made(tensor) and id(tensor) not in self._copies.held:
+        if not self.made(tensor) and id(tensor) not in self._copies.attribute_tensors:
             return None
         key = id(tensor), self._writes[storage_of(tensor)], *_state(tensor)
         if key not in self._names:
@@ -80,36 +80,35 @@ class RecordedCalls:
             self.formulas[name] = formula
             self.values[name] = self._evaluated(lambda: _on_meta(tensor, formula))
             if not formula.names:
-                self.constants += (x for x in formulas.made if id(x) not in self._copies.held)
+                attributes = self._copies.attribute_tensors
+                self.constants += (each for each in formulas.made if id(each) not in attributes)
                 self.constant_read_at = formula.at
         self._check_constant(self.formulas[self._names[key]], tensor)
         return self._names[key]
 
-    def moves(self, held: Tensor, now: Tensor) -> bool:
-        """Whether calls only move or cast a held tensor to what it is now.
+    def moves(self, attribute: Tensor, now: Tensor) -> bool:
+        """Whether calls only move or cast an attribute tensor to what it is now.
 
-        A cast that rounds it is one where nothing else reads it: a later forward reads the result.
+        Where a cast rounds it, nothing else may read it: a later forward would read the result.
         """
-        calls, known, rounds = self._calls_behind(now), {id(held)}, False
+        calls, known, rounds = self._calls_behind(now), {id(attribute)}, False
         for call in calls:
             read = (each for each in call.given if isinstance(each, Tensor))
-            if (
-                call.name not in CASTS
-                or call.written
-                or any(id(each) not in known for each in read)
-            ):
+            casts = call.name in CASTS and not call.written
+            if not casts or any(id(each) not in known for each in read):
                 return False
-            for each in call.made:
-                known.add(id(each))
-                rounds |= torch.promote_types(held.dtype, each.dtype) != each.dtype
-        return id(now) in known and (not rounds or self._is_read_by(held, calls))
+            known.update(map(id, call.made))
+            types = (torch.promote_types(attribute.dtype, x.dtype) == x.dtype for x in call.made)
+            rounds |= not all(types)
+        return id(now) in known and not (rounds and self._is_read_beside(attribute, calls))
 
-    def _is_read_by(self, held: Tensor, calls: Sequence[RecordedCall]) -> bool:
-        """Whether no more than these calls read a held tensor."""
-        read = (call for call in self._calls if any(each is held for each in call.given))
-        own = self._copies.held[id(held)]
-        whole = (f for f in self.formulas.values() if not f.calls and own in f.held.values())
-        return all(any(call is each for each in calls) for call in read) and not any(whole)
+    def _is_read_beside(self, attribute: Tensor, calls: Sequence[RecordedCall]) -> bool:
+        """Whether anything beside these calls reads an attribute tensor."""
+        own = self._copies.attribute_tensors[id(attribute)]
+        read = (call for call in self._calls if any(each is attribute for each in call.given))
+        others = any(all(call is not each for each in calls) for call in read)
+        formulas = self.formulas.values()
+        return others or any(not f.calls and own in f.attributes.values() for f in formulas)
 
     def _check_constant(self, formula: Formula, tensor: Tensor) -> None:
         """Check that a constant is what its recorded calls make."""
@@ -187,7 +186,7 @@ class RecordedCalls:
     def _values_of(self, name: str) -> Tensor | None:
         """What the formula of this name makes; None where it reads tensors of the module."""
         formula = self.formulas[name]
-        if formula.names or formula.held:
+        if formula.names or formula.attributes:
             return None
         value: Tensor = self._evaluated(lambda: formula({}, torch.device("cpu")))
         return value
@@ -235,8 +234,8 @@ class RecordedCalls:
     def _free_name(self, formula: Formula) -> str:
         """A new name for a formula, by the largest tensor that it reads."""
         copies = self._copies.tensors
-        held = next((each.name for each in formula.held.values()), "constant")
-        largest = max(formula.names, key=lambda name: copies[name].numel(), default=held)
+        other = next((each.name for each in formula.attributes.values()), "constant")
+        largest = max(formula.names, key=lambda name: copies[name].numel(), default=other)
         first = name = f"{largest} computed" if formula.calls else largest
         count = 1
         while name in self.formulas or name in copies:

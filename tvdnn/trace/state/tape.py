@@ -14,6 +14,7 @@ from .functionalize import storage_of
 from .meta_copies import MetaCopies
 from .recorded_call import RecordedCall
 
+COUNTER = "num_batches_tracked"  # a buffer of batch normalizations
 STAND_IN = -1  # the number of a result that is a parameter or buffer itself
 BY_GRADIENTS = frozenset({"backward", "grad"})
 

@@ -1,4 +1,4 @@
-"""Held tensors: plain tensor attributes of modules, which a step reads as they then are."""
+"""Attribute tensors: plain tensor attributes of modules, which a step reads as they then are."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTensor:
+class AttributeTensor:
     """A tensor that a module holds as an attribute, and which is no parameter or buffer."""
 
     module: nn.Module

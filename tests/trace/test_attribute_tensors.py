@@ -234,7 +234,7 @@ def test_what_later_requires_a_gradient_is_refused() -> None:
     virtual.close()
 
 
-def test_a_lazy_layer_is_beside_them() -> None:
+def test_a_lazy_layer_may_be_beside_them() -> None:
     net = Holding(lambda net, x: net.inner(x - net.mean))
     net.inner = nn.LazyConv2d(4, 1)
     x = torch.randn(SHAPE)
